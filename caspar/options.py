@@ -69,7 +69,9 @@ class LinearSolverChoice(Enum):
     PCG: conjugate gradients on the full normal equations. SCHUR_PCG: the same on the Schur
     complement, without forming it. SCHUR_DENSE: the reduced system is formed and factorised.
     SPARSE: the reduced system, or the full one where what can be eliminated has the fewer unknowns,
-    is formed as a sparse matrix and factorised. AUTO chooses by sizes.
+    is formed as a sparse matrix and factorised. QR: nothing is eliminated, and the Jacobian itself
+    is decomposed as a dense matrix, which keeps the digits of stiff problems. AUTO chooses by
+    sizes, and goes on with QR if a matrix of few unknowns proves to be ill-conditioned.
     """
 
     AUTO = "auto"
@@ -77,6 +79,7 @@ class LinearSolverChoice(Enum):
     SCHUR_PCG = "schur_pcg"
     SCHUR_DENSE = "schur_dense"
     SPARSE = "sparse"
+    QR = "qr"
 
 
 class PreconditionerChoice(Enum):
@@ -112,7 +115,7 @@ class SolveOptionsDict(TypedDict, total=False):
 
     max_iterations: int | None
     initial_damping: float | None
-    min_damping: float
+    min_damping: float | None
     max_damping: float
     cost_tolerance: float | None
     gradient_tolerance: float | None
@@ -134,8 +137,11 @@ class SolveOptions:
             if linear systems are solved exactly (see `cost_tolerance`).
         initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
             None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.02 if
-            all unknowns are those of one node, as in a curve fit in float64; else 1e-3.
-        min_damping: Lower bound of the damping.
+            all unknowns are those of one node, as in a curve fit in float64; else 1e-3. If
+            `min_damping` may be 0, a step without damping is tried first. It is kept if it lowers
+            the cost by at least three quarters of what the linear model promises.
+        min_damping: Lower bound of the damping. None: 0 if linear systems are factorised in
+            float64, nothing is eliminated and no factor has a loss; else 1e-14.
         max_damping: The solve stops where no step is accepted below it.
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
             two steps in a row, the second solved tightly, exceeds this, relative to the cost.
@@ -163,7 +169,7 @@ class SolveOptions:
 
     max_iterations: int | None = None
     initial_damping: float | None = None
-    min_damping: float = 1e-14
+    min_damping: float | None = None
     max_damping: float = 1e16
     cost_tolerance: float | None = None
     gradient_tolerance: float | None = None
@@ -185,8 +191,10 @@ class SolveOptions:
             if getattr(self, name) is not None or name != "max_iterations":
                 self._keep(name, checked_count, 1, MAX_ITERATIONS)
         allowed = f"a positive number of at most {MAX_DAMPING:g}"
-        for name in ("min_damping", "max_damping"):
-            self._keep(name, _number, allowed, _is_damping)
+        self._keep("max_damping", _number, allowed, _is_damping)
+        if self.min_damping is not None:
+            least = f"a number from 0 to {MAX_DAMPING:g}, or None"
+            self._keep("min_damping", _number, least, lambda x: 0.0 <= x <= MAX_DAMPING)
         if self.initial_damping is not None:
             self._keep("initial_damping", _number, f"{allowed}, or None", _is_damping)
         for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
@@ -200,15 +208,16 @@ class SolveOptions:
             allowed = "a positive finite number or None"
             self._keep("max_time_s", _number, allowed, lambda x: 0.0 < x)
         checked_flag("check", self.check)
-        if self.min_damping > self.max_damping:
+        least_damping = 0.0 if self.min_damping is None else self.min_damping
+        if least_damping > self.max_damping:
             raise OptionError(
                 f"min_damping={self.min_damping!r}: must be at most max_damping="
                 f"{self.max_damping!r}"
             )
         first = self.initial_damping
-        if first is not None and not self.min_damping <= first <= self.max_damping:
+        if first is not None and not least_damping <= first <= self.max_damping:
             raise OptionError(
-                f"initial_damping={first!r}: must lie between min_damping={self.min_damping!r} "
+                f"initial_damping={first!r}: must lie between min_damping={least_damping!r} "
                 f"and max_damping={self.max_damping!r}"
             )
 
@@ -262,15 +271,18 @@ class CompleteOptions(SolveOptions):
     """Options of a solve, in which nothing is left open.
 
     Attributes:
-        max_iterations, initial_damping, cost_tolerance, gradient_tolerance, step_tolerance: As in
-            `SolveOptions`.
+        max_iterations, initial_damping, min_damping, cost_tolerance, gradient_tolerance,
+            step_tolerance: As in `SolveOptions`.
+        tries_undamped: Whether the first step has no damping.
     """
 
     max_iterations: int = 100
     initial_damping: float = 1e-3
+    min_damping: float = 1e-14
     cost_tolerance: float = 3e-7
     gradient_tolerance: float = 1e-14
     step_tolerance: float = 1e-8
+    tries_undamped: bool = False
 
     @classmethod
     def complete(cls, options: SolveOptions, usual: Mapping[str, float]) -> CompleteOptions:
@@ -281,11 +293,16 @@ class CompleteOptions(SolveOptions):
             usual: By name, what the problem's linear systems suggest.
         """
         chosen: dict[str, Any] = {x.name: getattr(options, x.name) for x in fields(options)}
-        first = min(max(usual["initial_damping"], options.min_damping), options.max_damping)
-        for name, value in {**usual, "initial_damping": first}.items():
+        is_open = options.initial_damping is None
+        for name, value in usual.items():
             if chosen[name] is None:
                 chosen[name] = value
-        return cls(**chosen)
+        least, most = chosen["min_damping"], chosen["max_damping"]
+        if is_open:
+            chosen["initial_damping"] = min(max(chosen["initial_damping"], least), most)
+        else:
+            chosen["min_damping"] = min(least, chosen["initial_damping"])
+        return cls(**chosen, tries_undamped=is_open and least == 0.0)
 
 
 def checked_count(name: str, value: Any, least: int, most: int) -> int:

@@ -79,6 +79,15 @@ class Correction:
             for name, rows in blocks.items()
         }
 
+    def corrected_residual(self) -> list[Scalar]:
+        """K^-1 v, so that C^T times it is the gradient J^T v; 0 for instances that do not count."""
+        root = self.root
+        if self.bend is not None:
+            root = root * (1.0 - self.bend * dot(self.residual, self.residual))
+        counts = 0.0 < root
+        inverse = counts.where(root, 1.0).reciprocal()
+        return [counts.where(row * inverse, 0.0) for row in self.pull]
+
     def selected(self, blocks: Blocks) -> Blocks:
         """J, but zero for instances that do not count: theirs may be infinite."""
         if not self.is_selected:

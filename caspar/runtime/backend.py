@@ -349,16 +349,16 @@ class Executor(Protocol):
 class Factorizations(Protocol):
     """Direct solvers for matrices on the device."""
 
-    def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
+    def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation of dense matrices of one size, in float64.
 
         Args:
             size: Rows and columns.
-            failed: (1,) float64 on the device, written by every solve; None: one of its own.
+            outcome: (2,) float64 on the device, written by every solve; None: one of its own.
         """
 
     def sparse_factorization(
-        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> SparseFactorization:
         """Cholesky factorisation of sparse matrices of one pattern, in float64.
 
@@ -369,7 +369,7 @@ class Factorizations(Protocol):
             indices: (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
                 entry, which must be there.
             size: Rows and columns.
-            failed: (1,) float64 on the device, written by every solve; None: one of its own.
+            outcome: (2,) float64 on the device, written by every solve; None: one of its own.
 
         Raises:
             BackendError: The library it needs is not installed, or refuses.

@@ -19,13 +19,17 @@ class Factorization(Protocol):
     """A matrix of fixed size that is factorised and solved with again and again."""
 
     @property
-    def failed(self) -> Array:
-        """(1,) float64 on the device: 1 if the last solve or inversion failed, else 0.
+    def outcome(self) -> Array:
+        """(2,) float64 on the device: how the last solve or inversion went.
 
-        It failed if the matrix was seen not to be positive definite; the solution means nothing
-        then. A pivot that is not positive shows it, and a solution that is not finite. cuDSS
-        keeps its pivots to itself: there a negative one shows only where it leaves
-        rhs . solution <= 0, that is, where the solution is no direction of descent.
+        The first number is 1 if it failed, else 0. It failed if the matrix was seen not to be
+        positive definite; the solution means nothing then. A pivot that is not positive shows it,
+        and a solution that is not finite. cuDSS keeps its pivots to itself: there a negative one
+        shows only where it leaves rhs . solution <= 0, that is, where the solution is no direction
+        of descent.
+
+        The second number is the least pivot, 0 if there was none that is positive, and 1 if the
+        library does not tell. The condition of the matrix is at least its largest entry over that.
         """
 
     def factorize(self) -> None:
@@ -64,6 +68,10 @@ class SparseFactorization(Factorization, Protocol):
 
     remarks: tuple[str, ...]
     """Why another library than the usual one factorises, with advice."""
+
+    probes: bool
+    """Whether a library that keeps its pivots to itself solves once more, and `outcome` has an
+    estimate of the least eigenvalue instead."""
 
     @property
     def num_bytes(self) -> int:

@@ -35,6 +35,8 @@ class Limits:
             if it is full.
         max_dense_on_one_core: Unknowns of a full matrix up to which `auto` factorises it; larger
             systems are left to PCG.
+        max_orthogonal_work: Rows times unknowns squared up to which `auto` goes on with a QR
+            decomposition of the Jacobian if a matrix proves to be ill-conditioned.
         full_share: Share of the entries from which on a matrix counts as full: factorising fills
             the rest.
         max_dense_for_sparse: Unknowns up to which a dense matrix takes the place of a sparse one
@@ -79,6 +81,8 @@ class Limits:
     # with as many, 2,000 places behind the elimination of six beacons, QDLDL takes some 10 s a
     # step, LAPACK 0.3, and a whole solve by PCG 0.1
     max_dense_on_one_core: int = 4000
+    # 0.4 s a step on two cores
+    max_orthogonal_work: int = 2_000_000_000
     # RSLAB takes twice as long as LAPACK for a full matrix, and a tenth for the band of 170 cameras
     # along a street (1,530 unknowns)
     full_share: float = 0.3

@@ -133,18 +133,18 @@ class CpuBackend(CpuIndexing):
         """The compiled driver repeats them."""
         return SequenceLoop(self.sequence([launch for phase in phases for launch in phase]), flag)
 
-    def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
+    def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""
         solver = load_direct_solver("cpu.direct", "LapackCholesky")
-        factorization: DenseFactorization = solver(size, failed)
+        factorization: DenseFactorization = solver(size, outcome)
         return factorization
 
     def sparse_factorization(
-        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> SparseFactorization:
         """L D L^T by RSLAB, or by QDLDL if the factor has few operations an entry."""
         chosen = load_direct_solver("cpu.supernodal", "sparse_factorization")
-        factorization: SparseFactorization = chosen(indptr, indices, size, failed)
+        factorization: SparseFactorization = chosen(indptr, indices, size, outcome)
         return factorization
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

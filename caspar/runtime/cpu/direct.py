@@ -75,12 +75,12 @@ class LapackCholesky:
 
     Args:
         size: Rows and columns.
-        failed: (1,) float64 that `solve` writes; None: its own.
+        outcome: (2,) float64 that `solve` writes; None: its own.
     """
 
-    def __init__(self, size: int, failed: Array | None = None) -> None:
+    def __init__(self, size: int, outcome: Array | None = None) -> None:
         self.matrix: FloatArray = np.empty((size, size))
-        self.failed = np.zeros(1) if failed is None else failed
+        self.outcome = np.zeros(2) if outcome is None else outcome
         names = ("potrf", "potrs", "potri")
         self._factorize, self._solve, self._invert = get_lapack_funcs(names, (self.matrix,))
         self._factor, self._info = self.matrix.T, 0
@@ -110,8 +110,7 @@ class LapackCholesky:
         solution[...] = rhs
         if info == 0:
             self._run(work)
-        # potrf does not notice entries that are not numbers
-        self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
+        self._write_outcome(info, solution)
 
     def invert(self, inverse: Array) -> None:
         """Invert by the factor."""
@@ -124,7 +123,14 @@ class LapackCholesky:
 
         if info == 0:
             self._run(work)
-        self.failed[0] = float(info != 0 or not np.isfinite(inverse).all())
+        self._write_outcome(info, inverse)
+
+    def _write_outcome(self, info: int, found: FloatArray) -> None:
+        # potrf does not notice entries that are not numbers
+        if info != 0 or not np.isfinite(found).all():
+            self.outcome[:] = 1.0, 0.0
+        else:
+            self.outcome[:] = 0.0, self._factor.diagonal().min(initial=1.0) ** 2
 
     def _run(self, work: Callable[[], None]) -> None:
         """On one thread where there are few rows."""
@@ -132,6 +138,79 @@ class LapackCholesky:
             on_one_thread(work)
         else:
             work()
+
+
+NO_PIVOT = 8.0
+"""Roundings, in units of the largest pivot, up to which a pivot is taken for zero; or the square
+root of the number of rows, if that is more."""
+
+
+class LapackQr:
+    """A least-squares problem with a dense matrix, by LAPACK's QR decomposition.
+
+    Rows are sorted by their size and columns are pivoted, so that rows of any weights keep their
+    digits. If the matrix has less than full rank, unknowns that are not determined are zero.
+
+    Args:
+        num_rows: Rows of the matrix.
+        size: Columns.
+
+    Attributes:
+        matrix: (size, num_rows), each row a column of the matrix; it is kept.
+        rhs: (num_rows,) right-hand side; it is kept.
+    """
+
+    def __init__(self, num_rows: int, size: int) -> None:
+        self.matrix: FloatArray = np.zeros((size, num_rows))
+        self.rhs: FloatArray = np.zeros(num_rows)
+        names = ("geqp3", "ormqr", "trtrs")
+        self._decompose, self._rotate, self._solve = get_lapack_funcs(names, (self.matrix,))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the matrix and its sorted copy."""
+        return 2 * int(self.matrix.nbytes) + int(self.rhs.nbytes)
+
+    def solve(self) -> tuple[FloatArray, FloatArray]:
+        """The (size,) solution, and (2,): 1 if it failed, and the least pivot's square.
+
+        Pivots are relative to the largest one; those that are zero to rounding do not count.
+        """
+        failed = np.zeros(len(self.matrix)), np.array([1.0, 0.0])
+        sizes = np.abs(self.matrix).max(axis=0, initial=0.0)
+        if not np.isfinite(sizes).all() or not np.isfinite(self.rhs).all():
+            return failed
+        order = np.argsort(-sizes, kind="stable")
+        found = failed
+
+        def work() -> None:
+            nonlocal found
+            found = self._solved(order)
+
+        if len(self.matrix) <= FEW_ROWS:
+            on_one_thread(work)
+        else:
+            work()
+        return found
+
+    def _solved(self, order: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
+        size, num_rows = self.matrix.shape
+        columns = self.matrix[:, order].T
+        work = self._decompose(columns, lwork=-1)[3]
+        factors, pivots, tau, _, _ = self._decompose(columns, lwork=int(work[0]), overwrite_a=True)
+        rhs = self.rhs[order, None]
+        work = self._rotate("L", "T", factors, tau, rhs, -1)[1]
+        rotated, _, _ = self._rotate("L", "T", factors, tau, rhs, int(work[0]))
+        diagonal = np.abs(factors.diagonal())
+        rounding = max(NO_PIVOT, math.sqrt(num_rows)) * float(np.finfo(np.float64).eps)
+        rank = int((diagonal > rounding * diagonal[0]).sum())
+        solution = np.zeros(size)
+        if rank == 0:
+            return solution, np.array([0.0, 1.0])
+        solved, info = self._solve(factors[:rank, :rank], rotated[:rank])
+        solution[pivots[:rank] - 1] = solved[:, 0]
+        failed = info != 0 or not np.isfinite(solution).all()
+        return solution, np.array([float(failed), (diagonal[rank - 1] / diagonal[0]) ** 2])
 
 
 FEW_DENSE = 30
@@ -170,7 +249,7 @@ class QdldlFactorization:
         indptr: (size + 1,) where the rows of the lower triangle begin.
         indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
         size: Rows and columns.
-        failed: (1,) float64 that `solve` writes; None: its own.
+        outcome: (2,) float64 that `solve` writes; None: its own.
         most_padding: Times as large the matrix may be made.
         remarks: Why this library was taken.
     """
@@ -180,7 +259,7 @@ class QdldlFactorization:
         indptr: Array,
         indices: Array,
         size: int,
-        failed: Array | None = None,
+        outcome: Array | None = None,
         most_padding: float = MOST_PADDING,
         remarks: tuple[str, ...] = (),
     ) -> None:
@@ -200,8 +279,9 @@ class QdldlFactorization:
         # analysis comes with a first factorisation: of the identity
         self._matrix.data[self._matrix.indptr[1:] - 1] = 1.0
         self._solver = qdldl.Solver(self._matrix, upper=True)
+        self.probes = False  # its pivots are known anyway
         self.values: FloatArray = self._matrix.data[:num_entries]
-        self.failed = np.zeros(1) if failed is None else failed
+        self.outcome = np.zeros(2) if outcome is None else outcome
 
     @property
     def num_bytes(self) -> int:
@@ -231,4 +311,8 @@ class QdldlFactorization:
         solution[...] = self.solved(rhs)
         # negative pivots are nothing special to QDLDL, and zero ones end it without a word
         _, pivots, _ = self._solver.factors()
-        self.failed[0] = float(not pivots.min() > 0.0 or not np.isfinite(solution).all())
+        least = float(pivots.min())
+        if not least > 0.0 or not np.isfinite(solution).all():
+            self.outcome[:] = 1.0, 0.0
+        else:
+            self.outcome[:] = 0.0, least

@@ -36,15 +36,15 @@ MAX_THREADS = 4
 
 
 def sparse_factorization(
-    indptr: Array, indices: Array, size: int, failed: Array | None = None
+    indptr: Array, indices: Array, size: int, outcome: Array | None = None
 ) -> SparseFactorization:
     """The factorisation that suits a pattern; see `SupernodalFactorization` for the arguments."""
     if rslab is None:
-        return QdldlFactorization(indptr, indices, size, failed, remarks=(_SLOWER,))
-    supernodal = SupernodalFactorization(indptr, indices, size, failed)
+        return QdldlFactorization(indptr, indices, size, outcome, remarks=(_SLOWER,))
+    supernodal = SupernodalFactorization(indptr, indices, size, outcome)
     if supernodal.operations_of_entry >= MIN_OPERATIONS:
         return supernodal
-    return QdldlFactorization(indptr, indices, size, supernodal.failed)
+    return QdldlFactorization(indptr, indices, size, supernodal.outcome)
 
 
 class SupernodalFactorization:
@@ -56,9 +56,10 @@ class SupernodalFactorization:
         indptr: (size + 1,) where the rows of the lower triangle begin.
         indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
         size: Rows and columns.
-        failed: (1,) float64 that `solve` writes; None: its own.
+        outcome: (2,) float64 that `solve` writes; None: its own.
 
     Attributes:
+        probes: As in `SparseFactorization`.
         operations_of_entry: Operations of a factorisation by entries of the factor.
         num_threads: Threads that factorise.
     """
@@ -66,7 +67,7 @@ class SupernodalFactorization:
     remarks: tuple[str, ...] = ()
 
     def __init__(
-        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> None:
         num_entries = len(indices)
         numbers = csr_array((np.arange(num_entries), indices, indptr), shape=(size, size)).tocsc()
@@ -81,7 +82,8 @@ class SupernodalFactorization:
         is_large = operations >= MIN_PARALLEL_OPERATIONS
         self.num_threads = min(num_threads(), MAX_THREADS) if is_large else 1
         self.values: NDArray[np.float64] = np.zeros(num_entries)
-        self.failed = np.zeros(1) if failed is None else failed
+        self.outcome = np.zeros(2) if outcome is None else outcome
+        self.probes = False
         self._factor: Any = None
 
     @property
@@ -104,9 +106,18 @@ class SupernodalFactorization:
     def solve(self, rhs: Array, solution: Array) -> None:
         """Solve by the factors."""
         if self._factor is None:
-            self.failed[0] = 1.0
+            self.outcome[:] = 1.0, 0.0
             return
         solution[...] = self._factor.solve(rhs)
         num_positive, _, _ = self._factor.inertia
-        is_positive = num_positive == len(rhs)
-        self.failed[0] = float(not is_positive or not np.isfinite(solution).all())
+        if num_positive < len(rhs) or not np.isfinite(solution).all():
+            self.outcome[:] = 1.0, 0.0
+        else:
+            self.outcome[:] = 0.0, self._least_eigenvalue(solution) if self.probes else 1.0
+
+    def _least_eigenvalue(self, solution: NDArray[np.float64]) -> float:
+        """An estimate from above, by a step of inverse iteration: RSLAB keeps its pivots."""
+        length = float(np.linalg.norm(solution))
+        if length == 0.0:
+            return 1.0
+        return 1.0 / max(float(np.linalg.norm(self._factor.solve(solution / length))), 1.0)

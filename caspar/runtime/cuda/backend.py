@@ -114,18 +114,18 @@ class CudaBackend(CudaIndexing):
             polled = partial(CudaSequence, self.stream, launches)
             return repeated_loop(self.stream, launches, flag, polled)
 
-    def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
+    def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
         solver = load_direct_solver("cuda.direct.dense", "CusolverCholesky")
-        factorization: DenseFactorization = solver(size, failed)
+        factorization: DenseFactorization = solver(size, outcome)
         return factorization
 
     def sparse_factorization(
-        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> SparseFactorization:
         """Cholesky factorisation by cuDSS."""
         solver = load_direct_solver("cuda.direct.cudss", "CudssFactorization")
-        factorization: SparseFactorization = solver(indptr, indices, size, failed)
+        factorization: SparseFactorization = solver(indptr, indices, size, outcome)
         return factorization
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

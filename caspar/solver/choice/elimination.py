@@ -28,7 +28,7 @@ def choose_eliminated(
         counts: Instances of each node type, by name; None: not known yet.
         instances: Instances of each factor, by name; None: not known yet.
     """
-    if recipe.linear_solver is LinearSolverChoice.PCG:
+    if recipe.linear_solver in (LinearSolverChoice.PCG, LinearSolverChoice.QR):
         return ()
     if recipe.eliminate is not None:
         wanted = tuple(node for node in recipe.nodes if node.name in recipe.eliminate)

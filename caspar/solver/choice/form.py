@@ -74,6 +74,9 @@ class Recipe:
         )
 
 
+FORMS_MATRIX = (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE, LinearSolverChoice.QR)
+"""Linear solvers that decompose a matrix."""
+
 _JACOBIANS = {
     JacobianChoice.STORED: JacobianStorage.STORED,
     JacobianChoice.FLOAT16: JacobianStorage.FLOAT16,
@@ -142,7 +145,7 @@ def _choose_storage(
 ) -> JacobianStorage:
     if recipe.jacobian is not JacobianChoice.AUTO:
         return _JACOBIANS[recipe.jacobian]
-    if recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
+    if recipe.linear_solver in FORMS_MATRIX:
         return JacobianStorage.STORED
     if not backend.traits.prices_are_known or recipe.is_far_from_zero:
         return JacobianStorage.STORED

@@ -52,6 +52,13 @@ def make_recipe(
     wanted = None if is_auto(precision) else choice(Precision, "precision", precision, ("auto",))
     linear: LinearSolverChoice = choice(LinearSolverChoice, "linear_solver", linear_solver)
     stored: JacobianChoice = choice(JacobianChoice, "jacobian", jacobian)
+    if linear is LinearSolverChoice.QR:
+        if wanted not in (None, Precision.FLOAT64) or stored is JacobianChoice.FLOAT16:
+            raise OptionError(
+                f"linear_solver='qr' with precision={precision!r}, jacobian={jacobian!r}: it is for "
+                "Jacobians with all digits; leave both at 'auto', or pass precision='float64'"
+            )
+        wanted = Precision.FLOAT64
     if limits is not None and not isinstance(limits, Limits):
         raise OptionError(f"limits={limits!r}: must be a caspar.solver.limits.Limits, or None")
     traced = tuple(traced_factor(factor) for factor in factors)
@@ -97,7 +104,7 @@ def _checked_elimination(
     refusal = elimination_refusal(factors, nodes, names) if len(names) > 0 else ""
     if refusal:
         raise OptionError(f"eliminate={given!r}: {refusal}")
-    solves_all = linear_solver is LinearSolverChoice.PCG
+    solves_all = linear_solver in (LinearSolverChoice.PCG, LinearSolverChoice.QR)
     solves_reduced = linear_solver in (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
     if (len(names) > 0 and solves_all) or (len(names) == 0 and solves_reduced):
         what = "eliminates nothing" if solves_all else "needs a node type that is eliminated"

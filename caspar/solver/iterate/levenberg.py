@@ -36,6 +36,7 @@ from caspar.solver.iterate.policy import (
     first_state,
     next_goal,
     resumed_state,
+    without_undamped,
 )
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import ROUNDING_SHARE, remaining_decrease
@@ -61,6 +62,7 @@ class _Progress:
 
     Attributes:
         state: What the policy decides by.
+        is_looked_at: Whether D was looked at in a step with damping, see there.
         lost: Node types whose derivatives had squares out of range in the first iteration, see
             `NormalEquations.try_first_step`.
         num_limited: Linear solves that ended at the limit of PCG iterations.
@@ -75,6 +77,7 @@ class _Progress:
     """
 
     state: PolicyState
+    is_looked_at: bool = False
     lost: Mapping[str, bool] = field(default_factory=dict)
     num_limited: int = 0
     rounding: float | None = None
@@ -268,10 +271,15 @@ def _iterate(
     is_first = progress.state.num_iterations == 0
     if is_first or progress.is_resumed or progress.records[-1].step_accepted:
         system.linearize(goal.damping)
-    if is_first:
+    if is_first or not progress.is_looked_at:
         tried, progress.lost = system.try_first_step(goal)
+        progress.is_looked_at = goal.damping > 0.0
     else:
         tried = system.try_step(goal)
+    if progress.state.first_damping is not None and tried.outcome is LinearOutcome.NOT_FINITE:
+        system.reject()
+        progress.state = without_undamped(progress.state)
+        return _iterate(system, options, progress, start)
     progress.is_resumed = False
     progress.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     elapsed_s = time.perf_counter() - start

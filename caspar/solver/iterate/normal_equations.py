@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
+from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
@@ -227,9 +228,7 @@ class NormalEquations:
         """Solve the damped linear system, retract and score."""
         if self.solvers.take_over():
             self._begin_by(exact=self.is_direct)
-        self._enqueue_step(goal)
-        self._enqueue_ahead(goal)
-        tried = TriedStep.of(self._read())
+        tried = self._solved_step(goal)
         self.solvers.count(
             tried.linear_iterations, goal.max_iterations, is_limited=tried.is_limited
         )
@@ -237,8 +236,7 @@ class NormalEquations:
 
     def promise(self, goal: LinearGoal) -> TriedStep:
         """A step that is not taken: what it promises at the current values."""
-        self._enqueue_step(goal)
-        tried = TriedStep.of(self._read())
+        tried = self._solved_step(goal, goes_ahead=False)
         self.reject()
         return tried
 
@@ -262,10 +260,31 @@ class NormalEquations:
 
     def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         """The same as `try_step`, and what D and the gradient are."""
-        self._enqueue_step(goal)
-        self._look.begin()  # before they are overwritten
-        self._enqueue_ahead(goal)
-        return TriedStep.of(self._read()), self._look.read()
+        return self._solved_step(goal, looks=True), self._look.read()
+
+    def _solved_step(
+        self, goal: LinearGoal, *, goes_ahead: bool = True, looks: bool = False
+    ) -> TriedStep:
+        """A step, by the QR decomposition if the normal matrix proves to be ill-conditioned."""
+
+        def solved() -> TriedStep:
+            self._enqueue_step(goal)
+            if looks:
+                self._look.begin()  # before they are overwritten
+            if goes_ahead:
+                self._enqueue_ahead(goal)
+            return TriedStep.of(self._read())
+
+        is_looked_at = self.solvers.looks_at_pivots(goal.damping)
+        tried = solved()
+        if is_looked_at and self.solvers.turn_to_orthogonal(tried.least_pivot):
+            if self.plan.goes_ahead:
+                self._restore.run()
+            self._held = self._held.overwritten()
+            tried = solved()
+        if self.solvers.turn_back(tried.least_pivot):
+            tried = tried._replace(outcome=LinearOutcome.NOT_FINITE)
+        return tried
 
     def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
@@ -278,7 +297,8 @@ class NormalEquations:
             if self.plan.goes_ahead:
                 self._accept.run()  # the same values, and what D remembers of them
         self._held = self._held.tried()
-        self.solvers.current.solve(goal.max_iterations)
+        probes = self.solvers.looks_at_pivots(goal.damping)
+        self.solvers.current.solve(goal.max_iterations, probes=probes)
         self._candidate.run()
         self._scalars.fetch()
 

@@ -29,6 +29,16 @@ from caspar.solver.iterate.steps import (
 MIN_GAIN_RATIO = 1e-3
 """Steps with less of the predicted decrease are rejected."""
 
+UNDAMPED_GAIN_RATIO = 0.75
+"""A first step without damping is kept with at least this: its linear model holds as far as it
+goes. What stiff residuals ask for is done then, and no damping holds the soft directions."""
+
+LEAST_GROWN = 1e-16
+"""A damping of zero grows as this one does."""
+
+LEAST_GROWN_SINGULAR = 1e-12
+"""The same if the matrix could not be factorised: less is no more than its rounding."""
+
 GOOD_GAIN_RATIO = 0.25
 """With which a step of less than the usual damping makes its damping the usual one."""
 
@@ -59,9 +69,10 @@ def first_state(initial_cost: float, storage: DType, options: CompleteOptions) -
         initial_cost=initial_cost,
         least_relief=relief,
         cost=initial_cost,
-        damping=options.initial_damping,
+        damping=0.0 if options.tries_undamped else options.initial_damping,
         tolerance=options.linear_tolerance,
         relief=relief,
+        first_damping=options.initial_damping if options.tries_undamped else None,
     )
 
 
@@ -123,7 +134,7 @@ def decide(
     damping = stopping.step_damping(state, options)
     decrease = state.cost - tried.cost
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
-    verdict = _verdict(tried, gain_ratio)
+    verdict = _verdict(tried, gain_ratio, is_speculative=state.first_damping is not None)
     accepted = verdict is Verdict.ACCEPTED
     end: End
     after, end = stopping.after_step(state, tried, options, accepted=accepted)
@@ -142,15 +153,27 @@ def decide(
         )
         if end is None:
             after, end = stopping.after_fall(after, state.cost, changes)
+    elif state.first_damping is not None:
+        after = after._replace(damping=state.first_damping, num_rejected=0)
     elif damping >= state.damping:
-        after = after._replace(damping=state.damping * state.growth, growth=2.0 * state.growth)
+        is_singular = verdict is Verdict.NO_LINEAR_SOLUTION
+        least = LEAST_GROWN_SINGULAR if is_singular else LEAST_GROWN
+        grown = max(state.damping, least) * state.growth
+        after = after._replace(damping=grown, growth=2.0 * state.growth)
+    after = after._replace(first_damping=None)
     if end is None:
         end = stopping.at_limit(after, elapsed_s, options, changes)
     decision = Decision(verdict, gain_ratio, after.cost, end)
     return (state if isinstance(end, AskRounding) else after), decision
 
 
-def _verdict(tried: TriedStep, gain_ratio: float) -> Verdict:
+def without_undamped(state: PolicyState) -> PolicyState:
+    """The state before the first iteration if there is no step without damping."""
+    assert state.first_damping is not None
+    return state._replace(damping=state.first_damping, first_damping=None)
+
+
+def _verdict(tried: TriedStep, gain_ratio: float, *, is_speculative: bool) -> Verdict:
     """NaN is never accepted."""
     if tried.outcome is LinearOutcome.AT_OPTIMUM:
         return Verdict.NO_GRADIENT
@@ -160,7 +183,8 @@ def _verdict(tried: TriedStep, gain_ratio: float) -> Verdict:
         return Verdict.NO_FINITE_COST
     if not tried.model_decrease > 0.0:
         return Verdict.NO_PREDICTED_DECREASE
-    return Verdict.ACCEPTED if gain_ratio > MIN_GAIN_RATIO else Verdict.TOO_LITTLE_DECREASE
+    least = UNDAMPED_GAIN_RATIO if is_speculative else MIN_GAIN_RATIO
+    return Verdict.ACCEPTED if gain_ratio > least else Verdict.TOO_LITTLE_DECREASE
 
 
 def _bounded(damping: float, options: CompleteOptions) -> float:

@@ -43,6 +43,7 @@ class TriedStep(NamedTuple):
         step_norm: Norm of the step weighted by D.
         linear_iterations: PCG iterations.
         outcome: Why PCG stopped.
+        least_pivot: Of a factorisation.
     """
 
     cost: float
@@ -51,6 +52,7 @@ class TriedStep(NamedTuple):
     step_norm: float
     linear_iterations: int
     outcome: LinearOutcome
+    least_pivot: float = 1.0
 
     @property
     def is_limited(self) -> bool:
@@ -73,6 +75,7 @@ class TriedStep(NamedTuple):
             step_norm=math.sqrt(max(scalars["step_norm"], 0.0)),
             linear_iterations=int(scalars["linear_iterations"]),
             outcome=outcome,
+            least_pivot=scalars["least_pivot"],
         )
 
 
@@ -100,6 +103,8 @@ class PolicyState(NamedTuple):
         is_rounding: Whether they were: then the solve goes on only if the next step lowers the cost
             by much.
         keeps: Gain ratio that keeps the damping.
+        first_damping: Damping with which the solve goes on if the first step, which has none, is
+            not good; None: there is no such step, or it is behind.
     """
 
     initial_cost: float
@@ -120,6 +125,7 @@ class PolicyState(NamedTuple):
     asked_cost: float = float("inf")
     is_rounding: bool = False
     keeps: float = 0.5
+    first_damping: float | None = None
 
 
 class Verdict(Enum):

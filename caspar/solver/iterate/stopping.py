@@ -40,7 +40,7 @@ GREATEST_RELIEF = 1e-3
 """Damping of a confirming step at most, where the usual one has become 1 or more. D is more than
 diag(J^T J) then, so what a step would promise without damping is not known."""
 
-LEAST_RELIEF = {DType.FLOAT32: 1e-5, DType.FLOAT64: 0.0}
+LEAST_RELIEF = {DType.FLOAT32: 1e-5, DType.FLOAT64: 1e-14}
 """Damping of a confirming step at least, by the type of vectors: with less, directions that no
 factor holds drift by what the gradient is rounded to. A free gauge moved by 0.014 with 1e-8 in
 float32, where nodes are 1 apart."""

@@ -12,6 +12,7 @@ from caspar.solver.plan.plan import Plan
 USUAL_OPTIONS: Mapping[str, float] = {
     "max_iterations": 100,
     "initial_damping": 1e-3,
+    "min_damping": 1e-14,
     "cost_tolerance": 1e-8,
     "gradient_tolerance": 1e-14,
     "step_tolerance": 1e-8,
@@ -25,6 +26,7 @@ FLOAT32_OPTIONS: Mapping[str, float] = {**USUAL_OPTIONS, "cost_tolerance": 3e-7}
 EXACT_OPTIONS: Mapping[str, float] = {
     "max_iterations": 1000,
     "initial_damping": 1e-3,
+    "min_damping": 1e-14,
     "cost_tolerance": 1e-13,
     "gradient_tolerance": 1e-26,
     "step_tolerance": 1e-13,
@@ -62,12 +64,15 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
         is_direct: Whether a matrix is factorised.
     """
     exact = _by_linear_systems(plan, is_direct=is_direct)
+    if is_direct and len(plan.eliminated) == 0 and plan.types.storage is DType.FLOAT64:
+        exact = {**exact, "min_damping": 0.0}
     losses = [one.factor.loss for one in plan.factors if one.factor.loss is not None]
     if len(losses) == 0:
         return exact
     is_careful = any(loss.levels_off for loss in losses) or len(plan.eliminated) > 0
     first = ROBUST_DAMPING if is_careful else USUAL_OPTIONS["initial_damping"]
-    return {**exact, "initial_damping": first}
+    least = USUAL_OPTIONS["min_damping"]
+    return {**exact, "initial_damping": first, "min_damping": least}
 
 
 def _by_linear_systems(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:

@@ -93,7 +93,7 @@ class ConjugateGradients:
         """Reduce; start, if that needs no more."""
         self._begin.run()
 
-    def solve(self, max_iterations: int) -> None:
+    def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Factorise the preconditioner, start, iterate."""
         if self._start is not None:
             self.preconditioner.factorize()

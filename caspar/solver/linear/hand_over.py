@@ -1,4 +1,10 @@
-"""When conjugate gradients hand over to a factorisation in the middle of a solve.
+"""When another linear solver takes over in the middle of a solve.
+
+*From a factorisation to a QR decomposition*: once a pivot shows that the normal matrix has lost the
+digits of some direction. If the decomposition then shows that the matrix is only singular, as that
+of a pose graph which nothing holds, the factorisation goes on: damping is what it lacks.
+
+*From conjugate gradients to a factorisation*:
 
 Before a solve nobody knows how many PCG iterations its steps will take. They are counted here, and
 compared with the modelled seconds of a factorisation (`costs`). It takes over when PCG has taken
@@ -22,6 +28,10 @@ user who asks for fewer wants inexact steps."""
 
 MOST_SLOWER = 3.0
 """Times as long as PCG up to its limit a factorisation may take then: its steps are exact."""
+
+LEAST_PIVOT = 1e-10
+"""Of a matrix with a diagonal of at most 1: with a smaller pivot a step has lost six of its sixteen
+digits. A damping of as much leaves no smaller one."""
 
 COMPILE_S = 0.5
 """Seconds that kernels of a matrix may take to compile: more must have been lost to PCG."""
@@ -65,15 +75,24 @@ class HandOver:
     Args:
         usual: The solver that every solve begins with.
         outlook: Costs of PCG, and what may take its place. None: nothing does.
+        orthogonal: Makes the QR decomposition that takes the place of a factorisation; None if it
+            cannot be made. None: nothing does.
 
     Attributes:
         current: The solver that solves now.
     """
 
-    def __init__(self, usual: LinearSolver, outlook: Outlook | None = None) -> None:
+    def __init__(
+        self,
+        usual: LinearSolver,
+        outlook: Outlook | None = None,
+        orthogonal: Callable[[], LinearSolver | None] | None = None,
+    ) -> None:
         self.current = usual
         self._usual = usual
         self._outlook = outlook
+        self._make_orthogonal = orthogonal
+        self._orthogonal: LinearSolver | None = None
         self._found: Replacement | None = None
         self._other: LinearSolver | None = None
         self.begin()
@@ -82,6 +101,8 @@ class HandOver:
         """Another solve begins: by the usual solver, as equal input must give equal bits."""
         self.current = self._usual
         self._change = ""
+        self._is_tried = False
+        self._is_singular = False
         self._num_solves = 0
         self._num_limited = 0
         self._num_iterations = 0
@@ -97,8 +118,52 @@ class HandOver:
     @property
     def num_bytes(self) -> int:
         """Bytes that the solvers hold."""
-        other = 0 if self._other is None else self._other.num_bytes
-        return self._usual.num_bytes + other
+        others = [one for one in (self._other, self._orthogonal) if one is not None]
+        return self._usual.num_bytes + sum(other.num_bytes for other in others)
+
+    def looks_at_pivots(self, damping: float) -> bool:
+        """Whether a step with this damping may show an ill-conditioned matrix."""
+        is_usual = self.current is self._usual and not self._is_singular
+        return is_usual and self._make_orthogonal is not None and damping < LEAST_PIVOT
+
+    def turn_to_orthogonal(self, least_pivot: float) -> bool:
+        """Change to the QR decomposition, if the factorisation has shown that it is needed.
+
+        Args:
+            least_pivot: Of the factorisation.
+
+        Returns:
+            Whether the same step has to be solved for again.
+        """
+        if least_pivot >= LEAST_PIVOT or self._make_orthogonal is None:
+            return False
+        if self._orthogonal is None:
+            self._orthogonal = self._make_orthogonal()
+        if self._orthogonal is None:
+            self._make_orthogonal = None  # nobody asks again
+            return False
+        self.current, self._is_tried = self._orthogonal, False
+        self._change = (
+            "The normal equations proved to be ill-conditioned, so a QR decomposition of the "
+            f"Jacobian took over: linear_solver={self.current.name!r} begins with it."
+        )
+        return True
+
+    def turn_back(self, least_pivot: float) -> bool:
+        """Go on with the factorisation, if the first decomposition shows no ill-conditioning.
+
+        Args:
+            least_pivot: Of the decomposition, squared; zero ones do not count.
+
+        Returns:
+            Whether the matrix is only singular: then there is no step without damping.
+        """
+        if self._is_tried or self.current is not self._orthogonal:
+            return False
+        self._is_tried, self._is_singular = True, least_pivot >= LEAST_PIVOT
+        if self._is_singular:
+            self.current = self._usual
+        return self._is_singular
 
     def count(self, num_iterations: int, limit: int, *, is_limited: bool) -> None:
         """Count a linear solve.

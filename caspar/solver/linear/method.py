@@ -45,11 +45,12 @@ class LinearSolver(Protocol):
         It may be done again, with another damping.
         """
 
-    def solve(self, max_iterations: int) -> None:
+    def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Enqueue all that is left from the linearised sums to the steps.
 
         Args:
             max_iterations: Iterations at most, of an iterative solver.
+            probes: Whether a direct solver finds the least pivot at the price of another solution.
         """
 
 

@@ -4,6 +4,8 @@ Another preconditioner is a folder beside this file, a member of `Preconditioner
 of `METHODS`.
 """
 
+from functools import partial
+
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
 from caspar.errors import OptionError, UnsuitedError
@@ -11,7 +13,8 @@ from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import Recipe
 from caspar.solver.linear.costs import iteration_s, setup_s
 from caspar.solver.linear.explicit.explicit import EXPLICIT
-from caspar.solver.linear.explicit.replacement import factorization_for
+from caspar.solver.linear.explicit.orthogonal import can_be_orthogonal, orthogonal_work
+from caspar.solver.linear.explicit.replacement import factorization_for, orthogonal_for
 from caspar.solver.linear.gradients import BLOCK_JACOBI
 from caspar.solver.linear.hand_over import HandOver, Outlook
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
@@ -78,9 +81,13 @@ def make_solvers(system: LinearSystem) -> HandOver:
     linear = make_linear_solver(system)
     recipe = system.recipe
     is_open = recipe.linear_solver is LinearSolverChoice.AUTO and EXPLICIT in methods_for(recipe)
-    if not is_open or linear.is_direct:
-        return HandOver(linear)
     plan = system.plan
+    if not is_open:
+        return HandOver(linear)
+    if linear.is_direct:
+        is_small = orthogonal_work(plan) <= plan.limits.max_orthogonal_work
+        suits = can_be_orthogonal(plan) and is_small
+        return HandOver(linear, orthogonal=partial(orthogonal_for, system) if suits else None)
     outlook = Outlook(iteration_s(plan), setup_s(plan, 0), lambda: factorization_for(system))
     return HandOver(linear, outlook)
 

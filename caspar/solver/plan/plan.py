@@ -43,6 +43,7 @@ SCALARS = (
     "step_damping",
     "step_norm",
     "eliminated_descent",
+    "least_pivot",
 )
 """The solver's scalars: one float64 array on the device, read by the host in one go."""
 

@@ -12,7 +12,7 @@ from threading import Lock
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import UnsuitedError
 from caspar.options import LinearSolverChoice, PreconditionerChoice
-from caspar.solver.choice.form import Recipe
+from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterated import System
@@ -201,7 +201,7 @@ def without_matrices(recipe: Recipe) -> Recipe:
         UnsuitedError: The user chose something else.
     """
     chosen, preconditioner = recipe.linear_solver, recipe.preconditioner
-    if chosen in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
+    if chosen in FORMS_MATRIX:
         raise UnsuitedError(
             f"linear_solver={chosen.value!r} forms a matrix, which several devices do not share",
             "Use 'auto', 'pcg' or 'schur_pcg', or devices=1.",

@@ -43,7 +43,7 @@ def dense_inverse(normal: NormalMatrix) -> ReducedInverse:
     factorize(pinned)
     inverse = xp.empty((size, size))
     factorization.invert(inverse)
-    if float(backend.to_host(factorization.failed)[0]) != 0.0:
+    if float(backend.to_host(factorization.outcome)[0]) != 0.0:
         raise BackendError(
             "covariance: the factorisation of the reduced system failed although its free "
             "directions are held; this is a defect of caspar, please report it"

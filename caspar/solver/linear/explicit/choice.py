@@ -29,6 +29,7 @@ class Method(Enum):
     GRADIENTS = "conjugate gradients"
     DENSE = "dense factorisation"
     SPARSE = "sparse factorisation"
+    ORTHOGONAL = "QR decomposition"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ _BY_NAME = {
     LinearSolverChoice.SCHUR_PCG: Method.GRADIENTS,
     LinearSolverChoice.SCHUR_DENSE: Method.DENSE,
     LinearSolverChoice.SPARSE: Method.SPARSE,
+    LinearSolverChoice.QR: Method.ORTHOGONAL,
 }
 
 

@@ -8,10 +8,11 @@ from caspar.frontend.size_refusal import naming_owners
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import LinearSolverChoice
-from caspar.solver.choice.form import Recipe
+from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.linear.explicit.choice import Method, choose_method, where_full
 from caspar.solver.linear.explicit.explicit_kernels import explicit_kernels
 from caspar.solver.linear.explicit.merge_kernels import merge_kernels
+from caspar.solver.linear.explicit.orthogonal import ROLE, OrthogonalSolver, row_kernels
 from caspar.solver.linear.explicit.solvers import DenseSolver, SparseSolver
 from caspar.solver.linear.explicit.structure import build_structure
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
@@ -35,7 +36,7 @@ def _is_likely(recipe: Recipe, form: SolverForm) -> bool:
     """
     if recipe.linear_solver is LinearSolverChoice.AUTO:
         return len(form.eliminated) == 0 or recipe.eliminate is not None
-    return recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE)
+    return recipe.linear_solver in FORMS_MATRIX
 
 
 def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
@@ -71,7 +72,7 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
     traits = plan.library.backend.traits
     structure = build_structure(plan)
     size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
-    if is_open and not traits.factorizes_in_parallel:
+    if is_open and method is not Method.ORTHOGONAL and not traits.factorizes_in_parallel:
         num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
         method = where_full(method, size, num_entries, plan.limits)
     if method is Method.GRADIENTS:
@@ -81,6 +82,9 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
         names = [".".join(types) for types in sorted(structure.merged)]
         name = f"{EXPLICIT.name} merging {' '.join(names)}"
         system.load(name, lambda: merge_kernels(system.design, structure.merged))
+    if method is Method.ORTHOGONAL:
+        system.load(ROLE, lambda: row_kernels(system.design))
+        return OrthogonalSolver(plan, system.binder, structure)
     if method is Method.DENSE:
         return DenseSolver(plan, system.binder, structure)
     try:

@@ -217,6 +217,7 @@ def _outcome(types: Types) -> KernelSpec:
         ("done", done),
         ("first_descent", descent),
         ("linear_iterations", finite.where(one, 0.0)),
+        ("least_pivot", kernel.scalar("pivot")),
     )
     for name, value in values:
         kernel.write(name, [value], DType.FLOAT64, WriteUnique())

@@ -1,7 +1,7 @@
-"""The factorisation that takes over from conjugate gradients in the middle of a solve.
+"""Direct solvers that take over in the middle of a solve: see `linear.hand_over`.
 
-Input: a system that PCG solves. Output: what a factorisation would take, and a way to make it. Once
-for a structure, when PCG is first seen to be slow.
+Input: a system. Output: what a factorisation would take, and a way to make it; or a QR
+decomposition. Once for a structure, when the usual solver is first seen to be slow or inexact.
 """
 
 import math
@@ -22,15 +22,21 @@ def factorization_for(system: LinearSystem) -> Replacement:
     pairs = 0 if method is Method.GRADIENTS else num_fill_pairs(plan)
     step_s = factorizing_s(plan) + forming_s(plan, pairs)
 
-    def make() -> LinearSolver | None:
-        try:
-            return factorizing(system, method)
-        except (BackendError, MemoryError, SizeError):
-            plan.library.backend.trim()
-            return None
-
     return Replacement(
         step_s=math.inf if method is Method.GRADIENTS else step_s,
         setup_s=setup_s(plan, pairs),
-        make=make,
+        make=lambda: _made(system, method),
     )
+
+
+def orthogonal_for(system: LinearSystem) -> LinearSolver | None:
+    """The QR decomposition that takes over from a factorisation; None if memory lacks."""
+    return _made(system, Method.ORTHOGONAL)
+
+
+def _made(system: LinearSystem, method: Method) -> LinearSolver | None:
+    try:
+        return factorizing(system, method)
+    except (BackendError, MemoryError, SizeError):
+        system.plan.library.backend.trim()
+        return None

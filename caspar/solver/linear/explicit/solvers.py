@@ -38,7 +38,7 @@ class DenseSolver:
                 f"linear_solver='schur_dense': the system has {system.size:,} unknowns, and its "
                 f"matrix takes {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
             )
-        self._factorization = backend.dense_factorization(system.size, system.failed)
+        self._factorization = backend.dense_factorization(system.size, system.outcome)
         matrix = self._factorization.matrix
         entries = system.entries()
         place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
@@ -53,7 +53,7 @@ class DenseSolver:
     def begin(self) -> None:
         """Nothing: the factorisation takes most of the time."""
 
-    def solve(self, max_iterations: int) -> None:
+    def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Form the matrix, factorise, solve."""
         self._form.run()
         self._backend.clear(self._factorization.matrix)
@@ -90,7 +90,7 @@ class SparseSolver:
         starts = tools.send(xp.searchsorted(entries.rows, numbers).astype(np.int32))
         entries = entries.sent(tools)
         self._factorization = backend.sparse_factorization(
-            starts, entries.columns, system.size, system.failed
+            starts, entries.columns, system.size, system.outcome
         )
         self.remarks = self._factorization.remarks
         values = self._factorization.values
@@ -105,9 +105,10 @@ class SparseSolver:
     def begin(self) -> None:
         """Nothing: the factorisation takes most of the time."""
 
-    def solve(self, max_iterations: int) -> None:
+    def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Form the matrix, factorise, solve."""
         self._form.run()
+        self._factorization.probes = probes
         self._factorization.factorize()
         self._factorization.solve(self._system.rhs, self._system.solution)
         self._finish.run()

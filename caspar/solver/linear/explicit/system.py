@@ -45,7 +45,7 @@ class _Vector(Enum):
     SCALE = "scale"
     RHS = "rhs"
     SOLUTION = "solution"
-    FAILED = "failed"
+    OUTCOME = "outcome"
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,23 @@ class ExplicitSystem:
         structure: The blocks.
 
     Attributes:
+        nodes: The reduced node types.
         size: Rows and columns.
         rhs: (size,) float64.
         solution: (size,) float64, to be written between `write_entries` and `finish`.
-        failed: (1,) float64 that the factorisation writes.
+        outcome: (2,) float64 that the factorisation writes.
+        equations: Numbers of the unknowns.
+        scale: (size,) float64, D^-1/2 of each unknown; or 1, where variables are scaled by it.
         num_bytes: Bytes of blocks and partials.
     """
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
         self._plan = plan
+        self.nodes = plan.reduced
         self._binder = binder
         self._backend = plan.library.backend
         self._structure = structure
-        self._equations: Equations = number_unknowns(plan.reduced)
+        self.equations: Equations = number_unknowns(plan.reduced)
         self._places: BlockMemory = place_blocks(structure)
         # what adds to the blocks, and how items are summed
         self._parts: Sequence[FactorBlocks | FillBlocks] = (*structure.factors, *structure.fills)
@@ -94,10 +98,11 @@ class ExplicitSystem:
         self._memory[_Vector.SCALE][...] = 1.0
         self._memory[_Vector.RHS][...] = 0.0
         self._memory[_Vector.BLOCKS][self._places.one :] = 1.0
-        self.size = self._equations.size
+        self.size = self.equations.size
         self.rhs = self._memory[_Vector.RHS]
         self.solution = self._memory[_Vector.SOLUTION]
-        self.failed = self._memory[_Vector.FAILED]
+        self.outcome = self._memory[_Vector.OUTCOME]
+        self.scale = self._memory[_Vector.SCALE]
         self.num_bytes = arena.num_bytes + structure.num_bytes
         sums = [*self._sums, *self._merges.values()]
         self.num_bytes += sum(one.tiles.num_bytes for one in sums if one.tiles is not None)
@@ -108,8 +113,8 @@ class ExplicitSystem:
         arena: ArenaPlan[_Key] = ArenaPlan()
         arena.reserve(_Vector.BLOCKS, self._places.size + 1, DType.FLOAT64)
         for vector in (_Vector.SCALE, _Vector.RHS, _Vector.SOLUTION):
-            arena.reserve(vector, self._equations.size, DType.FLOAT64)
-        arena.reserve(_Vector.FAILED, 1, DType.FLOAT64)
+            arena.reserve(vector, self.equations.size, DType.FLOAT64)
+        arena.reserve(_Vector.OUTCOME, 2, DType.FLOAT64)
         storage = self._plan.types.storage
         for types, count in self._structure.windows.counts.items():
             eliminated, reduced = (self._plan.node_plans[name].node for name in types)
@@ -152,7 +157,7 @@ class ExplicitSystem:
 
     def _of_type(self, vector: _Vector, plan: NodePlan) -> Binding:
         """A node type's part of a vector of all unknowns."""
-        first = self._equations.first[plan.node.name]
+        first = self.equations.first[plan.node.name]
         size = plan.count * plan.node.tangent_dim
         return Binding(self._memory[vector][first : first + size], plan.count)
 
@@ -188,12 +193,13 @@ class ExplicitSystem:
             vectors = (_Vector.SCALE, _Vector.RHS, _Vector.SOLUTION)
             own = {one.value: self._of_type(one, plan) for one in vectors}
             launches.append(self._binder.node_launch(plan, "end_direct", own))
-        failed = {"failed": Binding(self.failed, 1)}
-        return [*launches, self._binder.scalar_launch("direct_end", failed)]
+        parts = {"failed": self.outcome[:1], "pivot": self.outcome[1:]}
+        outcome = {name: Binding(array, 1) for name, array in parts.items()}
+        return [*launches, self._binder.scalar_launch("direct_end", outcome)]
 
     def entries(self) -> Entries:
         """Entries of the lower triangle, made anew."""
-        return matrix_entries(self._structure, self._equations, self._places)
+        return matrix_entries(self._structure, self.equations, self._places)
 
     def write_entries(self, kernel: str, entries: Entries, matrix: Binding) -> Launch:
         """Entries from the blocks to a matrix."""

@@ -48,7 +48,7 @@ class CoarseLaunches:
         size, numbers = self._space.structure.size, self._space.numbers
         count = int(numbers.inverse.shape[0])
         inverse = {
-            "failed": self._space.binding("failed", 1),
+            "failed": self._space.binding("outcome", 1),
             "inverse": self._space.binding("inverse", 1, index=numbers.inverse),
             "row_scale": self._space.binding("scale", size, index=numbers.inverse_row),
             "column_scale": self._space.binding("scale", size, index=numbers.inverse_column),

@@ -74,7 +74,7 @@ class CoarseSpace:
         restricted: How P^T r is summed.
         sums: To be cleared before `form`.
         inverse: (size, size) float64, to be written between `entries` and PCG.
-        failed: (1,) float64 that the inversion writes.
+        outcome: (2,) float64 that the inversion writes.
         num_bytes: Bytes of all arrays.
     """
 
@@ -107,7 +107,7 @@ class CoarseSpace:
         shift = self._memory["shift"]
         shift[...] = 0.0
         shift[self.numbers.row == self.numbers.column] = SHIFT[storage, plan.is_scaled]
-        self.failed = self._memory["failed"]
+        self.outcome = self._memory["outcome"]
         self.inverse = self._memory["inverse"].reshape(structure.size, structure.size)
         self.sums = self._memory["all sums"]
         own = [self.restricted, *self._entry_sums.values(), self._squares, self._fills]
@@ -188,7 +188,7 @@ class CoarseSpace:
         arena.reserve("restricted", LANES * structure.width, DType.FLOAT64)
         arena.reserve("correction", size, DType.FLOAT64)
         arena.reserve("descents", self.num_descents, sums)
-        arena.reserve("failed", 1, DType.FLOAT64)
+        arena.reserve("outcome", 2, DType.FLOAT64)
         arena.reserve("inverse", size * size, DType.FLOAT64)
         arena.reserve("matrix", LANES * size * structure.width, DType.FLOAT64)
         arena.reserve(*self.restricted.partials())

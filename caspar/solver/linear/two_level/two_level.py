@@ -34,7 +34,7 @@ class TwoLevel:
         system.load(apply_name(structure.width), specs)
         backend = self._backend = plan.library.backend
         self.space = CoarseSpace(plan, binder, structure)
-        self.factorization = backend.dense_factorization(structure.size, self.space.failed)
+        self.factorization = backend.dense_factorization(structure.size, self.space.outcome)
         launches = CoarseLaunches(plan, binder, self.space)
         self.num_bytes = self.space.num_bytes + launches.num_bytes
         self.num_bytes += int(self.factorization.matrix.nbytes)
