@@ -138,8 +138,9 @@ class SolveOptions:
         initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
             None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.02 if
             all unknowns are those of one node, as in a curve fit in float64; else 1e-3. If
-            `min_damping` may be 0, a step without damping is tried first. It is kept if it lowers
-            the cost by at least three quarters of what the linear model promises.
+            damping may be 0, a step without it is tried first, unless the problem is one of many
+            nodes that no factor couples. It is kept if it lowers the cost by at least three
+            quarters of what the linear model promises.
         min_damping: Lower bound of the damping. None: 0 if linear systems are factorised in
             float64, nothing is eliminated and no factor has a loss; else 1e-14.
         max_damping: The solve stops where no step is accepted below it.
@@ -295,14 +296,15 @@ class CompleteOptions(SolveOptions):
         chosen: dict[str, Any] = {x.name: getattr(options, x.name) for x in fields(options)}
         is_open = options.initial_damping is None
         for name, value in usual.items():
-            if chosen[name] is None:
+            if chosen.get(name) is None:
                 chosen[name] = value
         least, most = chosen["min_damping"], chosen["max_damping"]
         if is_open:
             chosen["initial_damping"] = min(max(chosen["initial_damping"], least), most)
         else:
             chosen["min_damping"] = min(least, chosen["initial_damping"])
-        return cls(**chosen, tries_undamped=is_open and least == 0.0)
+        chosen["tries_undamped"] &= is_open and least == 0.0
+        return cls(**chosen)
 
 
 def checked_count(name: str, value: Any, least: int, most: int) -> int:

@@ -276,7 +276,7 @@ def _iterate(
         progress.is_looked_at = goal.damping > 0.0
     else:
         tried = system.try_step(goal)
-    if progress.state.first_damping is not None and tried.outcome is LinearOutcome.NOT_FINITE:
+    if progress.state.tries_undamped and tried.outcome is LinearOutcome.NOT_FINITE:
         system.reject()
         progress.state = without_undamped(progress.state)
         return _iterate(system, options, progress, start)

@@ -72,7 +72,7 @@ def first_state(initial_cost: float, storage: DType, options: CompleteOptions) -
         damping=0.0 if options.tries_undamped else options.initial_damping,
         tolerance=options.linear_tolerance,
         relief=relief,
-        first_damping=options.initial_damping if options.tries_undamped else None,
+        first_damping=options.initial_damping if options.tries_undamped else math.nan,
     )
 
 
@@ -134,7 +134,7 @@ def decide(
     damping = stopping.step_damping(state, options)
     decrease = state.cost - tried.cost
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
-    verdict = _verdict(tried, gain_ratio, is_speculative=state.first_damping is not None)
+    verdict = _verdict(tried, gain_ratio, is_speculative=state.tries_undamped)
     accepted = verdict is Verdict.ACCEPTED
     end: End
     after, end = stopping.after_step(state, tried, options, accepted=accepted)
@@ -153,14 +153,14 @@ def decide(
         )
         if end is None:
             after, end = stopping.after_fall(after, state.cost, changes)
-    elif state.first_damping is not None:
+    elif state.tries_undamped:
         after = after._replace(damping=state.first_damping, num_rejected=0)
     elif damping >= state.damping:
         is_singular = verdict is Verdict.NO_LINEAR_SOLUTION
         least = LEAST_GROWN_SINGULAR if is_singular else LEAST_GROWN
         grown = max(state.damping, least) * state.growth
         after = after._replace(damping=grown, growth=2.0 * state.growth)
-    after = after._replace(first_damping=None)
+    after = after._replace(first_damping=math.nan)
     if end is None:
         end = stopping.at_limit(after, elapsed_s, options, changes)
     decision = Decision(verdict, gain_ratio, after.cost, end)
@@ -169,8 +169,7 @@ def decide(
 
 def without_undamped(state: PolicyState) -> PolicyState:
     """The state before the first iteration if there is no step without damping."""
-    assert state.first_damping is not None
-    return state._replace(damping=state.first_damping, first_damping=None)
+    return state._replace(damping=state.first_damping, first_damping=math.nan)
 
 
 def _verdict(tried: TriedStep, gain_ratio: float, *, is_speculative: bool) -> Verdict:

@@ -104,7 +104,7 @@ class PolicyState(NamedTuple):
             by much.
         keeps: Gain ratio that keeps the damping.
         first_damping: Damping with which the solve goes on if the first step, which has none, is
-            not good; None: there is no such step, or it is behind.
+            not good; NaN: there is no such step, or it is behind.
     """
 
     initial_cost: float
@@ -125,7 +125,12 @@ class PolicyState(NamedTuple):
     asked_cost: float = float("inf")
     is_rounding: bool = False
     keeps: float = 0.5
-    first_damping: float | None = None
+    first_damping: float = float("nan")
+
+    @property
+    def tries_undamped(self) -> bool:
+        """Whether the next step is the first one, which has no damping."""
+        return not math.isnan(self.first_damping)
 
 
 class Verdict(Enum):

@@ -13,6 +13,7 @@ USUAL_OPTIONS: Mapping[str, float] = {
     "max_iterations": 100,
     "initial_damping": 1e-3,
     "min_damping": 1e-14,
+    "tries_undamped": False,
     "cost_tolerance": 1e-8,
     "gradient_tolerance": 1e-14,
     "step_tolerance": 1e-8,
@@ -27,6 +28,7 @@ EXACT_OPTIONS: Mapping[str, float] = {
     "max_iterations": 1000,
     "initial_damping": 1e-3,
     "min_damping": 1e-14,
+    "tries_undamped": False,
     "cost_tolerance": 1e-13,
     "gradient_tolerance": 1e-26,
     "step_tolerance": 1e-13,
@@ -65,14 +67,25 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
     """
     exact = _by_linear_systems(plan, is_direct=is_direct)
     if is_direct and len(plan.eliminated) == 0 and plan.types.storage is DType.FLOAT64:
-        exact = {**exact, "min_damping": 0.0}
+        exact = {**exact, "min_damping": 0.0, "tries_undamped": not _is_of_many_parts(plan)}
     losses = [one.factor.loss for one in plan.factors if one.factor.loss is not None]
     if len(losses) == 0:
         return exact
     is_careful = any(loss.levels_off for loss in losses) or len(plan.eliminated) > 0
     first = ROBUST_DAMPING if is_careful else USUAL_OPTIONS["initial_damping"]
-    least = USUAL_OPTIONS["min_damping"]
-    return {**exact, "initial_damping": first, "min_damping": least}
+    usual = {"min_damping": USUAL_OPTIONS["min_damping"], "tries_undamped": False}
+    return {**exact, "initial_damping": first, **usual}
+
+
+def _is_of_many_parts(plan: Plan) -> bool:
+    """Whether there are several nodes, and no factor couples two of them.
+
+    One gain ratio says little of many fits: a step without damping may suit most of them, and throw
+    some where their unknowns have no influence.
+    """
+    return sum(node.count for node in plan.nodes) > 1 and all(
+        len(factor.factor.nodes) == 1 for factor in plan.factors
+    )
 
 
 def _by_linear_systems(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:

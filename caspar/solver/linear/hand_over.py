@@ -113,7 +113,8 @@ class HandOver:
         """Why a solver was chosen, and what has taken its place."""
         if self.current is self._usual:
             return self._usual.remarks
-        return (*self._usual.remarks, *self.current.remarks, self._change)
+        changes = () if self._change == "" else (self._change,)
+        return (*self._usual.remarks, *self.current.remarks, *changes)
 
     @property
     def num_bytes(self) -> int:
@@ -143,10 +144,6 @@ class HandOver:
             self._make_orthogonal = None  # nobody asks again
             return False
         self.current, self._is_tried = self._orthogonal, False
-        self._change = (
-            "The normal equations proved to be ill-conditioned, so a QR decomposition of the "
-            f"Jacobian took over: linear_solver={self.current.name!r} begins with it."
-        )
         return True
 
     def turn_back(self, least_pivot: float) -> bool:

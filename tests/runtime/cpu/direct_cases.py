@@ -65,7 +65,7 @@ def solved(backend: Backend, solver: Factorization, rhs: Array) -> tuple[Array, 
         solver.factorize()
         solver.solve(on_device, solution)
         np.testing.assert_array_equal(backend.to_host(on_device), rhs)
-        (failed,) = backend.to_host(solver.failed)
+        failed, _ = backend.to_host(solver.outcome)
         return backend.to_host(solution), bool(failed)
 
 
@@ -77,8 +77,8 @@ def check_solution(matrix: Array, rhs: Array, solution: Array) -> None:
 def check_dense(backend: Backend, size: int) -> None:
     """New matrices one after the other, some of which have no factorisation."""
     rng = np.random.default_rng(size)
-    flags = backend.upload(np.full(3, 7.0))
-    solver = backend.dense_factorization(size, flags[1:2])
+    flags = backend.upload(np.full(4, 7.0))
+    solver = backend.dense_factorization(size, flags[1:3])
     for kind in ("positive", "indefinite", "positive", "singular", "nan", "positive"):
         half = rng.standard_normal((size, size + 10))
         matrix = half @ half.T / size + np.eye(size)
@@ -104,7 +104,9 @@ def check_dense(backend: Backend, size: int) -> None:
     assert not failed
     for rhs, solution in zip(sides, solutions, strict=True):
         check_solution(matrix, rhs, solution)
-    np.testing.assert_array_equal(backend.to_host(flags), [7.0, 0.0, 7.0])
+    # LAPACK factorises U^T U, whose pivots are those of the matrix
+    least_pivot = (np.linalg.cholesky(matrix).diagonal() ** 2).min(initial=1.0)
+    np.testing.assert_allclose(backend.to_host(flags), [7.0, 0.0, least_pivot, 7.0], rtol=1e-9)
 
 
 def check_sparse(
@@ -120,11 +122,11 @@ def check_sparse(
     """
     rng = np.random.default_rng(num_blocks)
     pattern = blocks_pattern(num_blocks, block, rng)
-    flags = backend.upload(np.full(3, 7.0))
+    flags = backend.upload(np.full(4, 7.0))
     with backend.scope():
         indptr, indices = backend.upload(pattern.indptr), backend.upload(pattern.indices)
         make = backend.sparse_factorization if make is None else make
-        solver = make(indptr, indices, pattern.size, flags[1:2])
+        solver = make(indptr, indices, pattern.size, flags[1:3])
     diagonal = pattern.indptr[1:] - 1
     for kind in ("positive", "indefinite", "positive", "zero", "nan", "positive"):
         values = positive_values(pattern, rng)
@@ -144,7 +146,9 @@ def check_sparse(
         assert failed == (kind != "positive"), kind
         if not failed:
             check_solution(pattern.full(values), rhs, solution)
-    np.testing.assert_array_equal(backend.to_host(flags), [7.0, 0.0, 7.0])
+    before, failed, least_pivot, after = backend.to_host(flags)
+    assert (before, failed, after) == (7.0, 0.0, 7.0)
+    assert 0.0 < least_pivot
     np.testing.assert_array_equal(backend.to_host(solver.values), values)
 
 

@@ -66,7 +66,7 @@ def test_both_libraries_agree_on_what_fails() -> None:
     for matrix in (sparse.eye_array(50), grid(8, 3)):
         for change, expected in ((1.0, False), (-1.0, True), (0.0, True), (np.nan, True)):
             pattern, values = lower_pattern(matrix)
-            flag = np.full(1, 7.0)
+            flag = np.full(2, 7.0)
             made = sparse_factorization(pattern.indptr, pattern.indices, pattern.size, flag)
             made.values[...] = values
             made.values[0] *= change
