@@ -36,6 +36,9 @@ not tell: where the first cost was huge, a cost that is far from a minimum chang
 MAX_REJECTED = 4
 """Rejected steps in a row, after which the device is asked whether rounding explains them."""
 
+SLIGHT_PROMISE = 1e-9
+"""Of the cost: after a step that promised no more the device is asked at the first rejection."""
+
 GREATEST_RELIEF = 1e-3
 """Damping of a confirming step at most, where the usual one has become 1 or more. D is more than
 diag(J^T J) then, so what a step would promise without damping is not known."""
@@ -245,7 +248,9 @@ def at_limit(
         options: Limits.
         changes: What the device has answered about the cost.
     """
-    if state.damping > options.max_damping or state.num_rejected == MAX_REJECTED:
+    is_slight = state.num_rejected == 1 and state.promised <= SLIGHT_PROMISE * state.cost
+    is_asked = is_slight or state.num_rejected == MAX_REJECTED
+    if state.damping > options.max_damping or is_asked:
         if AskRounding.LAST_DIGIT not in changes:
             return AskRounding.LAST_DIGIT
         if _rounding_explains(state, changes[AskRounding.LAST_DIGIT]):
