@@ -158,8 +158,12 @@ class LapackQr:
         size: Columns.
 
     Attributes:
-        matrix: (size, num_rows), each row a column of the matrix; it is kept.
+        matrix: (size, num_rows), each row a column of the matrix; `solve` makes its length 1.
         rhs: (num_rows,) right-hand side; it is kept.
+        lengths: (size,) of the columns of the last matrix.
+        pivots: (rank,) of the last matrix, those that are not zero to rounding.
+        explained: (rank,) the right-hand side along the directions of the pivots: half of the sum
+            of its squares is what the solution takes away from half of |rhs|^2.
     """
 
     def __init__(self, num_rows: int, size: int) -> None:
@@ -170,6 +174,11 @@ class LapackQr:
             names, (self.matrix,)
         )
         self._order: NDArray[np.intp] | None = None
+        self.lengths: FloatArray = np.ones(size)
+        self._factors: FloatArray = np.zeros((0, size))
+        self._columns: NDArray[np.intp] = np.arange(size)
+        self.pivots: FloatArray = np.zeros(0)
+        self.explained: FloatArray = np.zeros(0)
 
     @property
     def num_bytes(self) -> int:
@@ -182,6 +191,11 @@ class LapackQr:
         Pivots are relative to the largest one; those that are zero to rounding do not count.
         """
         failed = np.zeros(len(self.matrix)), np.array([1.0, 0.0])
+        self.pivots = self.explained = np.zeros(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.linalg.norm(self.matrix, axis=1)
+            self.lengths = np.where(lengths > 0.0, lengths, 1.0)
+            self.matrix /= self.lengths[:, None]
         sizes = np.abs(self.matrix).max(axis=0, initial=0.0)
         if not np.isfinite(sizes).all() or not np.isfinite(self.rhs).all():
             return failed
@@ -203,20 +217,41 @@ class LapackQr:
         solution = np.zeros(len(self.matrix))
         if len(order) == 0:
             return solution, np.array([0.0, 1.0])
-        factors, tau, columns, pivots = self._decomposed(order)
-        rank = len(pivots)
+        tau = self._decompose(order)
+        rank = len(self.pivots)
         rhs = self.rhs[order, None]
-        work = self._rotate("L", "T", factors, tau, rhs, -1)[1]
-        rotated, _, _ = self._rotate("L", "T", factors, tau, rhs, int(work[0]))
-        solved, info = self._solve(factors[:rank, :rank], rotated[:rank])
-        solution[columns[:rank]] = solved[:, 0]
+        work = self._rotate("L", "T", self._factors, tau, rhs, -1)[1]
+        rotated, _, _ = self._rotate("L", "T", self._factors, tau, rhs, int(work[0]))
+        self.explained = rotated[:rank, 0]
+        solved, info = self._solve(self._factors[:rank, :rank], rotated[:rank])
+        solution[self._columns[:rank]] = solved[:, 0]
+        solution /= self.lengths
         failed = info != 0 or not np.isfinite(solution).all()
-        return solution, np.array([float(failed), (pivots.min() / pivots.max()) ** 2])
+        return solution, np.array([float(failed), (self.pivots.min() / self.pivots.max()) ** 2])
 
-    def _decomposed(
-        self, order: NDArray[np.intp]
-    ) -> tuple[FloatArray, FloatArray, NDArray[np.intp], FloatArray]:
-        """Factors as LAPACK returns them, tau, the order of the columns, pivots that are not 0."""
+    def null_space(self) -> FloatArray:
+        """(k, size) directions that the last matrix does not determine, of length 1."""
+        rank, size = len(self.pivots), len(self.matrix)
+        found = np.zeros((size - rank, size))
+        if rank < size:
+            determined = np.zeros((rank, size - rank))
+            if rank > 0:
+                triangle, others = self._factors[:rank, :rank], self._factors[:rank, rank:]
+                determined, _ = self._solve(triangle, -others)
+            found[:, self._columns[:rank]] = determined.T
+            found[np.arange(size - rank), self._columns[rank:]] = 1.0
+            found /= np.linalg.norm(found, axis=1, keepdims=True)
+        return found
+
+    def _decompose(self, order: NDArray[np.intp]) -> FloatArray:
+        """Set the factors as LAPACK returns them, the order of the columns, and pivots.
+
+        Args:
+            order: Of the rows.
+
+        Returns:
+            LAPACK's tau.
+        """
         rounding = max(NO_PIVOT, math.sqrt(len(order))) * float(np.finfo(np.float64).eps)
         if self._order is not None:
             rows = self.matrix[self._order][:, order].T
@@ -224,15 +259,16 @@ class LapackQr:
             factors, tau, _, _ = self._in_order(rows, lwork=int(work[0]), overwrite_a=True)
             pivots = np.abs(factors.diagonal())
             if len(pivots) == len(self.matrix) and (pivots > rounding * pivots.max()).all():
-                return factors, tau, self._order, pivots
+                self._factors, self._columns, self.pivots = factors, self._order, pivots
+                return tau
         rows = self.matrix[:, order].T
         work = self._pivoted(rows, lwork=-1)[3]
         factors, columns, tau, _, _ = self._pivoted(rows, lwork=int(work[0]), overwrite_a=True)
         pivots = np.abs(factors.diagonal())
-        pivots = pivots[pivots > rounding * pivots[0]]
-        columns = columns.astype(np.intp) - 1
-        self._order = columns if len(pivots) == len(self.matrix) else None
-        return factors, tau, columns, pivots
+        self._factors, self._columns = factors, columns.astype(np.intp) - 1
+        self.pivots = pivots[pivots > rounding * pivots[0]]
+        self._order = self._columns if len(self.pivots) == len(self.matrix) else None
+        return tau
 
 
 FEW_DENSE = 30

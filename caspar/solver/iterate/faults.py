@@ -14,6 +14,8 @@ from caspar.frontend.factors.trace import WEIGHT
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
+from caspar.solver.linear.explicit.orthogonal import OrthogonalSolver
+from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.result.quantities import count_text
 from caspar.solver.system.free_values import Values, remarks_on_free_values
@@ -62,11 +64,13 @@ class PlanFindings:
     Args:
         plan: Memory and structure.
         phases: Its launches.
+        solvers: Its linear solvers.
     """
 
-    def __init__(self, plan: Plan, phases: Phases) -> None:
+    def __init__(self, plan: Plan, phases: Phases, solvers: HandOver) -> None:
         self._plan = plan
         self._phases = phases
+        self._solvers = solvers
 
     def faulty_costs(self) -> tuple[str, ...]:
         """See `Findings`."""
@@ -96,10 +100,13 @@ class PlanFindings:
     @property
     def has_lone_promises(self) -> bool:
         """See `Findings`."""
-        return are_looked_at(self._plan)
+        return isinstance(self._solvers.current, OrthogonalSolver) or are_looked_at(self._plan)
 
     def lone_promises(self) -> Promises | None:
         """See `Findings`."""
+        orthogonal = self._solvers.current
+        if isinstance(orthogonal, OrthogonalSolver):
+            return orthogonal.promises()
         return lone_promises(self._plan)
 
     def remarks_on_values(self, system: Values, cost: float, first_cost: float) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class NormalEquations:
         self.plan = plan
         self.solvers = solvers
         self.stronger = stronger
-        self.findings = PlanFindings(plan, phases)
+        self.findings = PlanFindings(plan, phases, solvers)
         self.more_remarks: tuple[str, ...] = ()
         self._backend = plan.library.backend
         self._binder = binder

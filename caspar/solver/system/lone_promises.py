@@ -9,7 +9,7 @@ few unknowns; their gradients and blocks are copied to the host.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,6 +137,25 @@ def _scaled(plan: Plan, node: NodePlan) -> tuple[Numbers, Numbers]:
         blocks = blocks * scale[:, :, None] * scale[:, None, :]
         blocks[:, np.arange(dim), np.arange(dim)] += np.where(free, 0.0, 1.0)
         return slopes * scale, blocks
+
+
+def joint_texts(
+    plan: Plan, shares: Mapping[str, Numbers], moved: Mapping[str, NDArray[np.bool_]]
+) -> tuple[str, tuple[str, ...]]:
+    """The node of the largest share with its steepest unknown, and nodes that may move.
+
+    Args:
+        plan: Has their types; none is eliminated.
+        shares: By type (n, tangent_dim) what each unknown promises.
+        moved: By type (n, tangent_dim) whether some direction that nothing determines moves it.
+    """
+    sums = {node.node.name: shares[node.node.name].sum(axis=1) for node in plan.nodes}
+    most = max(plan.nodes, key=lambda node: sums[node.node.name].max(initial=-math.inf))
+    name = most.node.name
+    row = int(np.argmax(sums[name]))
+    steepest = np.arange(most.node.tangent_dim) == np.argmax(shares[name][row])
+    free = (text for node in plan.nodes for text in _free_texts(plan, node, moved[node.node.name]))
+    return _text(plan, most, row, steepest), tuple(free)
 
 
 def _free_texts(plan: Plan, node: NodePlan, moved: NDArray[np.bool_]) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from caspar.solver.linear.explicit.structure import Structure
 from caspar.solver.linear.explicit.system import ExplicitSystem
 from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.system.launches import Binder
+from caspar.solver.system.lone_promises import SHOWN, Promises, joint_texts
 
 ROLE = "rows"
 """End of the names of the kernels that write Jacobians and residuals."""
@@ -118,6 +119,7 @@ class OrthogonalSolver:
         self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
     ) -> None:
         self.remarks = remarks
+        self._plan = plan
         backend = self._backend = plan.library.backend
         system = self._system = ExplicitSystem(plan, binder, structure)
         counts = [one.count * len(one.factor.residual) for one in plan.factors]
@@ -161,7 +163,7 @@ class OrthogonalSolver:
             name, dim = argument.node_type.name, argument.tangent_dim
             index = factor.order.index(argument.name, self._backend.to_host)
             node = np.zeros(factor.count, np.int64) if index is None else index.astype(np.int64)
-            count = next(one.count for one in self._system.nodes if one.node.name == name)
+            count = self._plan.node_plans[name].count
             own = scalar_numbers(np, count, dim, node, np.arange(dim))
             columns = self._system.equations.first[name] + own
             yield np.tile(columns, (1, len(factor.factor.residual)))
@@ -171,9 +173,43 @@ class OrthogonalSolver:
 
     def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Evaluate the Jacobian, decompose, solve."""
+        solution, outcome = self._solved(float(self._backend.to_host(self._damping)[0]))
+        self._backend.write(self._system.solution, solution)
+        self._backend.write(self._system.outcome, outcome)
+        self._finish.run()
+
+    def promises(self) -> Promises | None:
+        """What a step without damping promises, and directions that nothing determines.
+
+        After a linearisation at the current values; None if something is not finite.
+        """
+        solution, (failed, _) = self._solved(0.0)
+        if failed != 0.0:
+            return None
+        squares, pivots = 0.5 * self._qr.explained**2, self._qr.pivots
+        half = float(np.finfo(np.float64).eps) ** 0.5
+        trusted = squares[pivots >= half * pivots.max(initial=0.0)]
+        shares = (self._qr.matrix @ self._qr.rhs) * solution * self._qr.lengths
+        moved = (np.abs(self._qr.null_space()) > SHOWN).any(axis=0)
+        return Promises(
+            float(squares.sum()),
+            float(trusted.sum()),
+            *joint_texts(self._plan, self._by_node(shares), self._by_node(moved)),
+        )
+
+    def _by_node(self, numbers: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """A vector of all unknowns as (n, tangent_dim) of each node type."""
+        found = {}
+        for plan in self._plan.reduced:
+            count, dim = plan.count, plan.node.tangent_dim
+            places = scalar_numbers(np, count, dim, np.arange(count), np.arange(dim))
+            found[plan.node.name] = numbers[self._system.equations.first[plan.node.name] + places]
+        return found
+
+    def _solved(self, damping: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         self._form.run()
         to_host, system = self._backend.to_host, self._system
-        scale, damping = to_host(system.scale), float(to_host(self._damping)[0])
+        scale = to_host(system.scale)
         matrix, rhs = self._qr.matrix, self._qr.rhs
         matrix[...], rhs[...] = 0.0, 0.0
         flat = matrix.reshape(-1)
@@ -192,10 +228,8 @@ class OrthogonalSolver:
         is_alone[list(system.equations.gaps)] = True
         own = np.arange(system.size)
         matrix[own, self._num_rows - system.size + own] = np.where(is_alone, 1.0, damping**0.5)
-        solution, outcome = self._qr.solve()
-        self._backend.write(system.solution, solution)
-        self._backend.write(system.outcome, outcome)
-        self._finish.run()
+        found: tuple[NDArray[np.float64], NDArray[np.float64]] = self._qr.solve()
+        return found
 
 
 def orthogonal_work(plan: Plan) -> float:

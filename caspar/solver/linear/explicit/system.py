@@ -69,7 +69,6 @@ class ExplicitSystem:
         structure: The blocks.
 
     Attributes:
-        nodes: The reduced node types.
         size: Rows and columns.
         rhs: (size,) float64.
         solution: (size,) float64, to be written between `write_entries` and `finish`.
@@ -81,7 +80,6 @@ class ExplicitSystem:
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
         self._plan = plan
-        self.nodes = plan.reduced
         self._binder = binder
         self._backend = plan.library.backend
         self._structure = structure
