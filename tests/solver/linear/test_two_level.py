@@ -295,5 +295,5 @@ def test_inverses_say_where_there_is_none() -> None:
         solver.matrix[...] = np.tril(sign * matrix)
         solver.factorize()
         solver.invert(inverse)
-        assert solver.failed[0] == float(sign < 0.0)
+        assert solver.outcome[0] == float(sign < 0.0)
     assert_allclose(inverse @ matrix, np.eye(3), atol=1e-12)
