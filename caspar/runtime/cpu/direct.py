@@ -220,8 +220,9 @@ class LapackQr:
         tau = self._decompose(order)
         rank = len(self.pivots)
         rhs = self.rhs[order, None]
-        work = self._rotate("L", "T", self._factors, tau, rhs, -1)[1]
-        rotated, _, _ = self._rotate("L", "T", self._factors, tau, rhs, int(work[0]))
+        rotations = self._factors[:, : len(tau)]
+        work = self._rotate("L", "T", rotations, tau, rhs, -1)[1]
+        rotated, _, _ = self._rotate("L", "T", rotations, tau, rhs, int(work[0]))
         self.explained = rotated[:rank, 0]
         solved, info = self._solve(self._factors[:rank, :rank], rotated[:rank])
         solution[self._columns[:rank]] = solved[:, 0]

@@ -39,7 +39,7 @@ from caspar.solver.iterate.policy import (
     without_undamped,
 )
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
-from caspar.solver.iterate.stopping import ROUNDING_SHARE, remaining_decrease
+from caspar.solver.iterate.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
 from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
@@ -219,6 +219,8 @@ def _remaining_decrease(system: System, options: CompleteOptions, state: PolicyS
     It is not known either if confirming steps had to take more damping: those with less promised
     something and did not keep it.
     """
+    if is_at_bottom(state):
+        return state.attainable / state.cost
     if not math.isnan(state.remaining) and state.relief <= state.least_relief:
         return state.remaining
     return _promised_with(system, options, state, state.least_relief)
@@ -327,7 +329,8 @@ def _confirmed(
     if not status.is_success:
         is_in_vain = status is SolveStatus.DAMPING_LIMIT and not has_gained
         return progress.doubted if is_in_vain and progress.doubted is not None else status
-    if progress.state.is_rounding or progress.state.cost == 0.0:
+    state = progress.state
+    if state.is_rounding or state.cost == 0.0 or is_at_bottom(state):
         return status
     promises = progress.promises = _promises(system, options, progress)
     state = progress.state

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from caspar.equations.parts import NodePart
+from caspar.equations.parts import FactorPart, NodePart
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views, padded_chunks
 from caspar.solver.plan.plan import NodePlan, Plan
@@ -29,6 +29,9 @@ COLLAPSED = 2.0**-29
 """Of the largest start value of a column: below it, the start says nothing of how exact the column
 has to be. An amplitude that falls by ten digits in each step, because an exponential beside it is
 far too large, would pass for a solution of zero."""
+
+MOST_CONSTANTS = 1 << 20
+"""Scalars of constants that are moved: 8 MB are kept meanwhile."""
 
 AT_ONCE = 1 << 22
 """Scalars: some 20 bytes are needed for each."""
@@ -91,30 +94,60 @@ def moved_scores(
 ) -> Iterator[None]:
     """Score values that are moved by a rounding each, and by sizes; several draws.
 
-    What was linearised is lost, and so are the residuals of the values themselves.
+    Constants of float64 are moved by a rounding too, unless they are many: residuals that are
+    differences of large numbers, such as ranges to satellites, are no more exact than these. What
+    was linearised is lost, and so are the residuals of the values themselves.
 
     Args:
         plan: Memory and structure.
         phases: Its launches.
         sizes: Of the columns of node types, by the type's name. None: 0.
     """
-    backend, dtype = plan.library.backend, plan.types.values
+    backend = plan.library.backend
     score = backend.sequence(phases.score(NodePart.CANDIDATE))
-    for draw in DRAWS:
-        for node in plan.nodes:
-            dim = node.node.storage_dim
-            nodes, candidates = (
-                padded_chunks(plan.memory[node.key(part)], node.count, dim, dtype)
-                for part in (NodePart.NODES, NodePart.CANDIDATE)
-            )
-            # the last chunk may be padded by one
-            columns = [*([0.0] * dim if sizes is None else sizes[node.node.name]), 0.0, 0.0]
-            for chunk, candidate in zip(nodes, candidates, strict=True):
-                width = int(chunk.shape[1])
-                write_rounded(backend.xp, chunk, candidate, draw, columns[:width])
-                columns = columns[width:]
-        score.run()
-        yield
+    constants = [(array, array.copy()) for array in _moved_constants(plan)]
+    try:
+        for draw in DRAWS:
+            for array, given in constants:
+                write_rounded(backend.xp, given[:, None], array[:, None], draw, [0.0])
+            _write_moved_nodes(plan, draw, sizes)
+            score.run()
+            yield
+    finally:
+        for array, given in constants:
+            array[...] = given
+
+
+def _moved_constants(plan: Plan) -> list[Array]:
+    """Flat views of constant arguments, if all of them are few."""
+    keys = [
+        factor.key(FactorPart.CONSTANT, argument)
+        for factor in plan.factors
+        for argument in factor.factor.inputs
+        if argument.node is None
+    ]
+    arrays = [plan.memory[key].reshape(-1) for key in keys if key in plan.memory]
+    arrays = [array for array in arrays if array.dtype == plan.types.values.value]
+    return arrays if sum(int(array.size) for array in arrays) <= MOST_CONSTANTS else []
+
+
+def _write_moved_nodes(
+    plan: Plan, draw: int, sizes: Mapping[str, Sequence[float]] | None
+) -> None:
+    """Candidates that are the nodes, moved."""
+    xp, dtype = plan.library.backend.xp, plan.types.values
+    for node in plan.nodes:
+        dim = node.node.storage_dim
+        nodes, candidates = (
+            padded_chunks(plan.memory[node.key(part)], node.count, dim, dtype)
+            for part in (NodePart.NODES, NodePart.CANDIDATE)
+        )
+        # the last chunk may be padded by one
+        columns = [*([0.0] * dim if sizes is None else sizes[node.node.name]), 0.0, 0.0]
+        for chunk, candidate in zip(nodes, candidates, strict=True):
+            width = int(chunk.shape[1])
+            write_rounded(xp, chunk, candidate, draw, columns[:width])
+            columns = columns[width:]
 
 
 def typical_change(plan: Plan, phases: Phases, starts: Mapping[str, Array]) -> float:

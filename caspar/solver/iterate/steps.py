@@ -99,6 +99,11 @@ class PolicyState(NamedTuple):
         remaining: Decrease of the cost that the latest step of little damping promised at the
             current values, relative to the cost; NaN if none was tried there.
         num_rejected: Steps in a row that were rejected.
+        curvature: Of the cost along the latest of them whose rise is no rounding, for a step of
+            length 1; NaN if there was none.
+        curved_step: Length of that step.
+        attainable: Decrease of the cost that a parabola through such steps leaves, if two of
+            different lengths have the same curvature; infinite if none have.
         asked_cost: Cost at which the device was last asked whether only rounding errors are left.
         is_rounding: Whether they were: then the solve goes on only if the next step lowers the cost
             by much.
@@ -122,6 +127,9 @@ class PolicyState(NamedTuple):
     num_not_finite: int = 0
     remaining: float = float("nan")
     num_rejected: int = 0
+    curvature: float = float("nan")
+    curved_step: float = float("nan")
+    attainable: float = float("inf")
     asked_cost: float = float("inf")
     is_rounding: bool = False
     keeps: float = 0.5

@@ -37,7 +37,8 @@ MAX_REJECTED = 4
 """Rejected steps in a row, after which the device is asked whether rounding explains them."""
 
 SLIGHT_PROMISE = 1e-9
-"""Of the cost: after a step that promised no more the device is asked at the first rejection."""
+"""Of the cost: if a step promises no more, the device is asked at the first rejection. Only where
+the tolerance of the cost is less."""
 
 GREATEST_RELIEF = 1e-3
 """Damping of a confirming step at most, where the usual one has become 1 or more. D is more than
@@ -59,6 +60,19 @@ LITTLE_DAMPING = 1e-3
 
 MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
+
+
+COST_ROUNDING = 2.0**-52
+"""Of the cost: costs are summed in float64 unless values are float32."""
+
+VISIBLE = 64.0
+"""Roundings of the cost that it has to rise by, for the rise to tell a curvature."""
+
+SAME_CURVATURE = 1.5
+"""Factor between the curvatures along two steps up to which the cost is a parabola along both."""
+
+OTHER_STEP = 2.0
+"""Factor between the lengths of two such steps at least."""
 
 
 def step_damping(state: PolicyState, options: CompleteOptions) -> float:
@@ -95,6 +109,7 @@ def after_step(
         if status is not None:
             return state._replace(num_iterations=number), status
         # it promised something: more damping may keep it
+        state = _with_rise(state, tried)
         relief, confirming = RELIEF_GROWTH * damping, damping < GREATEST_RELIEF
         after = state._replace(
             num_iterations=number, relief=relief, relief_cost=state.cost, confirming=confirming
@@ -107,6 +122,7 @@ def after_step(
     # damping may mend blocks that overflow, but no gradient that is not finite
     is_faulty = tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0
     promised = -math.inf if accepted else _promised(state, damping, tried)
+    state = _forgotten_rise(state) if accepted else _with_rise(state, tried)
     num_not_finite = state.num_not_finite + 1 if is_faulty else 0
     status, confirming = None, state.confirming
     if not is_faulty:
@@ -157,6 +173,35 @@ def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
     if damping >= 1.0 and not math.isfinite(state.promised):
         promised = max(promised, 0.5 * (1.0 + damping) * _square(tried.gradient_norm))
     return max(state.promised, promised)
+
+
+def _forgotten_rise(state: PolicyState) -> PolicyState:
+    """The state without what rejected steps have told of the curvature."""
+    if math.isnan(state.curvature):
+        return state
+    return state._replace(curvature=math.nan, curved_step=math.nan, attainable=math.inf)
+
+
+def _with_rise(state: PolicyState, tried: TriedStep) -> PolicyState:
+    """The state with what a rejected step tells of the curvature.
+
+    The linear model may promise the whole cost at a minimum where the residuals' second derivatives
+    dominate, as that of (x - 1)^2 + 5. Rejected steps tell: the cost falls along each with the
+    slope that the gradient has, and its rise at their ends gives the curvature.
+    """
+    rise, slope = tried.cost - state.cost, 2.0 * tried.model_decrease
+    step = tried.step_norm
+    is_visible = VISIBLE * COST_ROUNDING * state.cost < rise < math.inf
+    if not (is_visible and slope > 0.0 and step > 0.0):
+        return state
+    curvature = 2.0 * (rise + slope) / _square(step)
+    lengths, curvatures = step / state.curved_step, curvature / state.curvature
+    is_other = not 1.0 / OTHER_STEP < lengths < OTHER_STEP
+    is_same = 1.0 / SAME_CURVATURE <= curvatures <= SAME_CURVATURE
+    attainable = state.attainable
+    if is_other and is_same:
+        attainable = min(attainable, _square(slope) / (4.0 * (rise + slope)))
+    return state._replace(curvature=curvature, curved_step=step, attainable=attainable)
 
 
 def _shown(
@@ -248,8 +293,12 @@ def at_limit(
         options: Limits.
         changes: What the device has answered about the cost.
     """
-    is_slight = state.num_rejected == 1 and state.promised <= SLIGHT_PROMISE * state.cost
-    is_asked = is_slight or state.num_rejected == MAX_REJECTED
+    if is_at_bottom(state):
+        return SolveStatus.CONVERGED_GRADIENT
+    slight = SLIGHT_PROMISE * state.cost
+    is_exact = options.cost_tolerance * state.cost < slight
+    is_slight = is_exact and 0.0 < state.promised <= slight
+    is_asked = state.num_rejected == (1 if is_slight else MAX_REJECTED)
     if state.damping > options.max_damping or is_asked:
         if AskRounding.LAST_DIGIT not in changes:
             return AskRounding.LAST_DIGIT
@@ -262,6 +311,11 @@ def at_limit(
     if options.max_time_s is not None and elapsed_s >= options.max_time_s:
         return SolveStatus.TIME_LIMIT
     return None
+
+
+def is_at_bottom(state: PolicyState) -> bool:
+    """Whether rejected steps have shown that the cost cannot fall by more than its roundings."""
+    return state.attainable <= VISIBLE * COST_ROUNDING * state.cost
 
 
 def _rounding_explains(state: PolicyState, change: float) -> bool:

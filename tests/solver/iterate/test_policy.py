@@ -1,15 +1,19 @@
 """Levenberg-Marquardt's policy alone, without a loop or a device."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
 from caspar.solver.iterate.policy import (
     CONFIRMING_ITERATIONS,
     GREATEST_SHRINK,
+    LEAST_GROWN,
+    LEAST_GROWN_SINGULAR,
     decide,
     first_state,
     next_goal,
@@ -30,6 +34,8 @@ def test_decisions(row: Row) -> None:
     assert decision.accepted is (row.verdict is Verdict.ACCEPTED)
     assert decision.cost == (step.cost if decision.accepted else before.cost)
     wanted = row.wanted(before, step)._asdict()
+    # see `test_a_parabola_through_rejected_steps`
+    wanted |= {name: getattr(after, name) for name in ("curvature", "curved_step")}
     assert after._asdict() == pytest.approx(wanted, rel=1e-12, abs=0.0, nan_ok=True)
 
 
@@ -110,3 +116,46 @@ def test_first_damping(options: dict[str, Any], damping: float) -> None:
 def test_first_relief(storage: DType, least: float, relief: float) -> None:
     state = first_state(100.0, storage, CompleteOptions(min_damping=least))
     assert (state.relief, state.least_relief) == (relief, relief)
+
+
+def test_a_parabola_through_rejected_steps() -> None:
+    """(x - 1)^2 + 5: the linear model promises the whole cost, and the rises tell that none is left."""
+    options = replace(OPTIONS, max_damping=1e16)
+    state = first_state(12.5, DType.FLOAT64, options)
+    distance, ends = 1e-9, []
+    for length in (1e-2, 1e-3, 1e-4):
+        step = STEP._replace(
+            cost=12.5 + 5.0 * (length**2 - 2.0 * length * distance),
+            model_decrease=5.0 * distance * length,
+            step_norm=length,
+        )
+        state, decision = decide(state, step, 0.0, options, {})
+        ends.append(decision.end)
+    assert ends[:2] == [None, SolveStatus.CONVERGED_GRADIENT]
+    assert state.attainable == pytest.approx(5.0 * distance**2, rel=1e-3)
+
+
+def test_a_jump_is_no_parabola() -> None:
+    """The residual jumps beside the values: a rise that stays is no curvature."""
+    state = first_state(12.5, DType.FLOAT64, OPTIONS)
+    for length in (1e-2, 1e-3, 1e-4):
+        step = STEP._replace(cost=12.6, model_decrease=1e-8 * length, step_norm=length)
+        state, decision = decide(state, step, 0.0, OPTIONS, {})
+        assert decision.end is None
+    assert state.attainable == math.inf
+
+
+def test_a_first_step_without_damping_needs_a_good_gain() -> None:
+    options = replace(OPTIONS, tries_undamped=True, min_damping=0.0)
+    before = first_state(100.0, DType.FLOAT64, options)
+    assert next_goal(before, options).damping == 0.0
+    kept, decision = decide(before, STEP._replace(cost=92.0), 0.0, options, {})
+    assert (decision.accepted, kept.damping, kept.tries_undamped) == (True, 0.0, False)
+    left, decision = decide(before, STEP._replace(cost=93.0), 0.0, options, {})
+    assert (decision.accepted, left.damping, left.growth) == (False, options.initial_damping, 2.0)
+    assert not left.tries_undamped
+    grown, _ = decide(kept, STEP._replace(cost=150.0), 0.0, options, {})
+    assert grown.damping == 2.0 * LEAST_GROWN
+    singular = STEP._replace(cost=math.nan, outcome=LinearOutcome.NOT_FINITE)
+    grown, _ = decide(kept, singular, 0.0, options, {})
+    assert grown.damping == 2.0 * LEAST_GROWN_SINGULAR
