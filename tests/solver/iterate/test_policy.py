@@ -120,7 +120,7 @@ def test_first_relief(storage: DType, least: float, relief: float) -> None:
 
 def test_a_parabola_through_rejected_steps() -> None:
     """(x - 1)^2 + 5: the linear model promises the whole cost, and the rises tell that none is left."""
-    options = replace(OPTIONS, max_damping=1e16)
+    options = replace(OPTIONS, cost_tolerance=0.0, max_damping=1e16)
     state = first_state(12.5, DType.FLOAT64, options)
     distance, ends = 1e-9, []
     for length in (1e-2, 1e-3, 1e-4):
@@ -137,10 +137,11 @@ def test_a_parabola_through_rejected_steps() -> None:
 
 def test_a_jump_is_no_parabola() -> None:
     """The residual jumps beside the values: a rise that stays is no curvature."""
-    state = first_state(12.5, DType.FLOAT64, OPTIONS)
+    options = replace(OPTIONS, cost_tolerance=0.0)
+    state = first_state(12.5, DType.FLOAT64, options)
     for length in (1e-2, 1e-3, 1e-4):
         step = STEP._replace(cost=12.6, model_decrease=1e-8 * length, step_norm=length)
-        state, decision = decide(state, step, 0.0, OPTIONS, {})
+        state, decision = decide(state, step, 0.0, options, {})
         assert decision.end is None
     assert state.attainable == math.inf
 
