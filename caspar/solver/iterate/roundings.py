@@ -131,9 +131,7 @@ def _moved_constants(plan: Plan) -> list[Array]:
     return arrays if sum(int(array.size) for array in arrays) <= MOST_CONSTANTS else []
 
 
-def _write_moved_nodes(
-    plan: Plan, draw: int, sizes: Mapping[str, Sequence[float]] | None
-) -> None:
+def _write_moved_nodes(plan: Plan, draw: int, sizes: Mapping[str, Sequence[float]] | None) -> None:
     """Candidates that are the nodes, moved."""
     xp, dtype = plan.library.backend.xp, plan.types.values
     for node in plan.nodes:

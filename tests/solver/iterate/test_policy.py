@@ -118,6 +118,9 @@ def test_first_relief(storage: DType, least: float, relief: float) -> None:
     assert (state.relief, state.least_relief) == (relief, relief)
 
 
+NO_CHANGE = {AskRounding.LAST_DIGIT: 0.0}
+
+
 def test_a_parabola_through_rejected_steps() -> None:
     """(x - 1)^2 + 5: the linear model promises the whole cost, and the rises tell that none is left."""
     options = replace(OPTIONS, cost_tolerance=0.0, max_damping=1e16)
@@ -129,7 +132,7 @@ def test_a_parabola_through_rejected_steps() -> None:
             model_decrease=5.0 * distance * length,
             step_norm=length,
         )
-        state, decision = decide(state, step, 0.0, options, {})
+        state, decision = decide(state, step, 0.0, options, NO_CHANGE)
         ends.append(decision.end)
     assert ends[:2] == [None, SolveStatus.CONVERGED_GRADIENT]
     assert state.attainable == pytest.approx(5.0 * distance**2, rel=1e-3)
@@ -141,7 +144,7 @@ def test_a_jump_is_no_parabola() -> None:
     state = first_state(12.5, DType.FLOAT64, options)
     for length in (1e-2, 1e-3, 1e-4):
         step = STEP._replace(cost=12.6, model_decrease=1e-8 * length, step_norm=length)
-        state, decision = decide(state, step, 0.0, options, {})
+        state, decision = decide(state, step, 0.0, options, NO_CHANGE)
         assert decision.end is None
     assert state.attainable == math.inf
 
