@@ -244,7 +244,7 @@ class LapackQr:
             found /= np.linalg.norm(found, axis=1, keepdims=True)
         return found
 
-    def _decompose(self, order: NDArray[np.intp]) -> FloatArray:
+    def _decompose(self, order: NDArray[np.intp]) -> Any:
         """Set the factors as LAPACK returns them, the order of the columns, and pivots.
 
         Args:

@@ -55,8 +55,8 @@ def make_recipe(
     if linear is LinearSolverChoice.QR:
         if wanted not in (None, Precision.FLOAT64) or stored is JacobianChoice.FLOAT16:
             raise OptionError(
-                f"linear_solver='qr' with precision={precision!r}, jacobian={jacobian!r}: it is for "
-                "Jacobians with all digits; leave both at 'auto', or pass precision='float64'"
+                f"linear_solver='qr' with precision={precision!r}, jacobian={jacobian!r}: QR needs "
+                "Jacobians in float64; leave both at 'auto', or pass precision='float64'"
             )
         wanted = Precision.FLOAT64
     if limits is not None and not isinstance(limits, Limits):

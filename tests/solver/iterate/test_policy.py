@@ -122,7 +122,7 @@ NO_CHANGE = {AskRounding.LAST_DIGIT: 0.0}
 
 
 def test_a_parabola_through_rejected_steps() -> None:
-    """(x - 1)^2 + 5: the linear model promises the whole cost, and the rises tell that none is left."""
+    """(x - 1)^2 + 5: the linear model promises the whole cost; the rises tell that none is left."""
     options = replace(OPTIONS, cost_tolerance=0.0, max_damping=1e16)
     state = first_state(12.5, DType.FLOAT64, options)
     distance, ends = 1e-9, []

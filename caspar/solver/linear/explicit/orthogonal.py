@@ -3,11 +3,11 @@
 The normal matrix J^T J has the square of the condition of J: where stiff rows meet soft ones, such
 as ties of weight 1e6 in a pose graph or a line over Unix seconds, its soft directions are rounding
 errors. This solver forms J itself, in variables scaled by D^-1/2, and minimises
-|J s + r|^2 + damping |s|^2. Rows of very different sizes need a QR that sorts rows and pivots columns
-(Powell and Reid 1968; Cox and Higham 1998), so LAPACK does it on the host, on CUDA too: cuSOLVER
-does not pivot. Input, on the device: the values, D and gradient of the linearisation. Output: as of
-the other direct solvers. Cost tiers: places once for a structure; one evaluation of all Jacobians,
-a copy to the host and 2 m n^2 operations for every step that is tried.
+|J s + r|^2 + damping |s|^2. Rows of very different sizes need a decomposition that sorts rows and
+pivots columns (Powell and Reid 1968; Cox and Higham 1998). LAPACK does it on the host, on CUDA too,
+because cuSOLVER does not pivot. Input, on the device: the values, D and gradient of the
+linearisation. Output: as of the other direct solvers. Cost tiers: places once for a structure; one
+evaluation of all Jacobians, a copy to the host and 2 m n^2 operations for every step that is tried.
 """
 
 from collections.abc import Iterator, Sequence
