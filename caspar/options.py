@@ -139,8 +139,8 @@ class SolveOptions:
             None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.02 if
             all unknowns are those of one node, as in a curve fit in float64; else 1e-3. If
             damping may be 0, a step without it is tried first, unless the problem is one of many
-            nodes that no factor couples. It is kept if it lowers the cost by at least three
-            quarters of what the linear model promises.
+            nodes that no factor couples. It is kept if it lowers the cost by at least 0.9
+            of what the linear model promises.
         min_damping: Lower bound of the damping. None: 0 if linear systems are factorised in
             float64, nothing is eliminated and no factor has a loss; else 1e-14.
         max_damping: The solve stops where no step is accepted below it.

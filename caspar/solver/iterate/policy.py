@@ -29,7 +29,7 @@ from caspar.solver.iterate.steps import (
 MIN_GAIN_RATIO = 1e-3
 """Steps with less of the predicted decrease are rejected."""
 
-UNDAMPED_GAIN_RATIO = 0.75
+UNDAMPED_GAIN_RATIO = 0.9
 """A first step without damping is kept with at least this: its linear model holds as far as it
 goes. What stiff residuals ask for is done then, and no damping holds the soft directions."""
 

@@ -298,7 +298,7 @@ def at_limit(
     slight = SLIGHT_PROMISE * state.cost
     is_exact = options.cost_tolerance * state.cost < slight
     is_slight = is_exact and 0.0 < state.promised <= slight
-    is_asked = state.num_rejected == (1 if is_slight else MAX_REJECTED)
+    is_asked = state.num_rejected in ((1, MAX_REJECTED) if is_slight else (MAX_REJECTED,))
     if state.damping > options.max_damping or is_asked:
         if AskRounding.LAST_DIGIT not in changes:
             return AskRounding.LAST_DIGIT

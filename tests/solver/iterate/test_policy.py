@@ -153,9 +153,9 @@ def test_a_first_step_without_damping_needs_a_good_gain() -> None:
     options = replace(OPTIONS, tries_undamped=True, min_damping=0.0)
     before = first_state(100.0, DType.FLOAT64, options)
     assert next_goal(before, options).damping == 0.0
-    kept, decision = decide(before, STEP._replace(cost=92.0), 0.0, options, {})
+    kept, decision = decide(before, STEP._replace(cost=90.9), 0.0, options, {})
     assert (decision.accepted, kept.damping, kept.tries_undamped) == (True, 0.0, False)
-    left, decision = decide(before, STEP._replace(cost=93.0), 0.0, options, {})
+    left, decision = decide(before, STEP._replace(cost=91.1), 0.0, options, {})
     assert (decision.accepted, left.damping, left.growth) == (False, options.initial_damping, 2.0)
     assert not left.tries_undamped
     grown, _ = decide(kept, STEP._replace(cost=150.0), 0.0, options, {})

@@ -187,8 +187,9 @@ class OrthogonalSolver:
         if failed != 0.0:
             return None
         squares, pivots = 0.5 * self._qr.explained**2, self._qr.pivots
-        half = float(np.finfo(np.float64).eps) ** 0.5
-        trusted = squares[pivots >= half * pivots.max(initial=0.0)]
+        # curvatures, which are their squares, with half of their digits: as `lone_promises`
+        least = float(np.finfo(np.float64).eps) ** 0.25
+        trusted = squares[pivots >= least * pivots.max(initial=0.0)]
         shares = (self._qr.matrix @ self._qr.rhs) * solution * self._qr.lengths
         moved = (np.abs(self._qr.null_space()) > SHOWN).any(axis=0)
         return Promises(
