@@ -142,6 +142,8 @@ def decide(
         # Madsen, Nielsen, Tingleff (2004), equation 3.16, where `keeps` is 1/2; powers of huge
         # numbers raise
         usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping
+        if usual == 0.0 and gain_ratio < GOOD_GAIN_RATIO:
+            usual = options.initial_damping  # no factor makes more of none
         excess = (min(gain_ratio, 1.0) - state.keeps) / (1.0 - state.keeps)
         factor = max(GREATEST_SHRINK, 1.0 - excess**3)
         after = after._replace(

@@ -67,7 +67,10 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
     """
     exact = _by_linear_systems(plan, is_direct=is_direct)
     if is_direct and len(plan.eliminated) == 0 and plan.types.storage is DType.FLOAT64:
-        exact = {**exact, "min_damping": 0.0, "tries_undamped": not _is_of_many_parts(plan)}
+        # a long step to bounds that is rejected would hold what it pushed there
+        is_bounded = any(node.is_bounded for node in plan.nodes)
+        tries_undamped = not is_bounded and not _is_of_many_parts(plan)
+        exact = {**exact, "min_damping": 0.0, "tries_undamped": tries_undamped}
     losses = [one.factor.loss for one in plan.factors if one.factor.loss is not None]
     if len(losses) == 0:
         return exact
