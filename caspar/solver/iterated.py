@@ -52,6 +52,10 @@ class System(Protocol):
         """Type of the values."""
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether values are in float64, and Jacobians in float32."""
+
+    @property
     def usual_options(self) -> Mapping[str, float]:
         """Options of a solve that the user leaves open, by name."""
 

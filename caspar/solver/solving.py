@@ -31,18 +31,10 @@ from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.given import Given, ValuesReader
-from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
+from caspar.solver.result.result import IterationRecord, SolveResult
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
-
-
-TOO_NARROW = (
-    SolveStatus.DERIVATIVES_NOT_FINITE,
-    SolveStatus.OUT_OF_RANGE,
-    SolveStatus.DAMPING_LIMIT,
-)
-"""How a solve ends if its derivatives do not fit float32; in float64 it may go on."""
 
 
 class Solving:
@@ -94,10 +86,9 @@ class Solving:
         options: SolveOptions,
         on_iteration: Callback | None,
     ) -> SolveResult:
-        """Where the precision is `auto`, what does not fit mixed precision goes on in float64."""
+        """What does not fit mixed precision goes on in float64."""
         first = self._run(arrays, constraints, options, on_iteration)
-        is_mixed = first.precision == Precision.MIXED.value
-        if first.status not in TOO_NARROW or not (is_mixed and self._opener.own_precision):
+        if first.too_narrow == "":
             return first
         known = len(first.iterations)
         second = self._run(
@@ -194,6 +185,7 @@ class Solving:
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
             active_bounds=problem.active_bounds(moved, backend),
+            too_narrow=course.too_narrow,
             is_of_part=opened.together is not None and opened.together.is_spread,
         )
 
@@ -303,7 +295,7 @@ def _joined(first: SolveResult, second: SolveResult) -> SolveResult:
     why = "".join(f" {remark}" for remark in first.remarks if remark not in second.remarks)
     remark = (
         f"The solve went on in float64 after iteration {known}, as it does from the start with "
-        f"precision='float64': Jacobians in float32 ended it with {first.status.name}.{why}"
+        f"precision='float64': {first.too_narrow}.{why}"
     )
     return replace(
         second,

@@ -271,9 +271,6 @@ class TestAuto:
     @pytest.mark.parametrize("way", ["stored", "recompute"])
     def test_goes_on_in_float64_where_squares_overflow(self, way: str) -> None:
         arrays = near_the_plane(1e-5)
-        mixed = caspar.Solver([snavely], backend="cpu", precision="mixed", **WAYS[way])
-        failed = mixed.solve(arrays)
-        assert not failed.status.is_success
         records: list[int] = []
         solver = caspar.Solver([snavely], backend="cpu", **WAYS[way])
         result = solver.solve(
@@ -281,16 +278,17 @@ class TestAuto:
         )
         assert result.precision == "float64"
         assert "went on in float64" in " ".join(result.remarks)
-        assert result.initial_cost == failed.initial_cost
-        assert result.final_cost < 1e-3 * failed.final_cost
+        assert result.final_cost < 1e-3 * result.initial_cost
         numbers = [record.iteration for record in result.iterations]
         assert numbers == records == list(range(1, 13))
+        mixed = caspar.Solver([snavely], backend="cpu", precision="mixed", **WAYS[way])
+        assert mixed.solve(arrays, max_iterations=12).final_cost == result.final_cost
 
     def test_derivatives_that_overflow_are_named(self) -> None:
         arrays = near_the_plane(1e-5)
         solver = caspar.Solver([snavely], backend="cpu", precision="mixed", **WAYS["recompute"])
         result = solver.solve(arrays)
-        assert result.status is caspar.SolveStatus.DERIVATIVES_NOT_FINITE
+        assert "ended it with DERIVATIVES_NOT_FINITE" in " ".join(result.remarks)
         (place,) = np.flatnonzero(arrays["snavely"]["point"] == NEAR)[:1]
         named = f"snavely (1 instance, first {place})"
         assert any(named in remark for remark in result.remarks)

@@ -52,6 +52,26 @@ LEAST_GAINED = 1e-9
 """Of the cost: what a solve that went on has gained at least, to go on once more. Or as much as a
 success may be promised, if that is more."""
 
+NEGLIGIBLE_DAMPING = 1e-8
+"""With at most this, the gain ratio of a step tells how exact the linear model is."""
+
+MODEL_ERROR = 0.5
+"""Excess of the gain ratio over 1 from which on such a step tells that it is not. A lower one may
+also come from residuals that are not linear."""
+
+MOST_INEXACT = 3
+"""Such steps in a row after which Jacobians in float32 are taken to be at fault."""
+
+NARROW_PROMISE = 1e-9
+"""Of the cost: a success of such a problem goes on in float64 if a step still promises more."""
+
+TOO_NARROW = (
+    SolveStatus.DERIVATIVES_NOT_FINITE,
+    SolveStatus.OUT_OF_RANGE,
+    SolveStatus.DAMPING_LIMIT,
+)
+"""Ends of solves whose derivatives may not fit float32."""
+
 WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
 """Ends after which nobody waits for a linear solve, or none can be had."""
 
@@ -65,6 +85,7 @@ class _Progress:
         is_looked_at: Whether D was looked at in a step with damping, see there.
         lost: Node types whose derivatives had squares out of range in the first iteration, see
             `NormalEquations.try_first_step`.
+        num_inexact: Steps in a row by which Jacobians in float32 have lied.
         num_limited: Linear solves that ended at the limit of PCG iterations.
         rounding: How much rounding the values changes the cost, if that ended the solve.
         records: Iterations so far.
@@ -79,6 +100,7 @@ class _Progress:
     state: PolicyState
     is_looked_at: bool = False
     lost: Mapping[str, bool] = field(default_factory=dict)
+    num_inexact: int = 0
     num_limited: int = 0
     rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
@@ -101,6 +123,8 @@ class Course:
         remaining_decrease: As in `SolveResult`.
         records: One for each iteration.
         remarks: What else they show, with advice.
+        too_narrow: Why the solve should go on in float64, as the end of a sentence; empty: it need
+            not. The status means little then.
     """
 
     status: SolveStatus
@@ -109,6 +133,7 @@ class Course:
     remaining_decrease: float
     records: tuple[IterationRecord, ...]
     remarks: tuple[str, ...]
+    too_narrow: str = ""
 
 
 def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None) -> Course:
@@ -146,6 +171,8 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
                 stop = _asks_to_stop(on_iteration(progress.records[-1]))
             if status is None and stop:
                 status = SolveStatus.STOPPED
+            elif status is None and _inexact_steps(system, progress) != "":
+                status = SolveStatus.DAMPING_LIMIT
     except KeyboardInterrupt:
         if interrupts.is_second():
             raise
@@ -170,7 +197,41 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
         *remarks_on_promises(status, _told_promises(progress), progress.state.cost),
         *remarks_on_rounding(_told_rounding(system, status, progress)),
     )
-    return Course(status, initial_cost, progress.state.cost, remaining, records, remarks)
+    narrow = _too_narrow(system, chosen, progress, status, remaining)
+    return Course(status, initial_cost, progress.state.cost, remaining, records, remarks, narrow)
+
+
+def _too_narrow(
+    system: System,
+    chosen: SolveOptions,
+    progress: _Progress,
+    status: SolveStatus,
+    remaining: float,
+) -> str:
+    """Why a solve with Jacobians in float32 and values in float64 should go on in float64."""
+    if not system.is_mixed:
+        return ""
+    if status in TOO_NARROW:
+        inexact = _inexact_steps(system, progress)
+        return inexact or f"Jacobians in float32 ended it with {status.name}"
+    if len(system.plan.eliminated) > 0:
+        return ""
+    if status.is_success and remaining > NARROW_PROMISE:
+        return (
+            f"Jacobians in float32 ended it with {status.name}, although a step promised "
+            f"{remaining:.1g} of the cost"
+        )
+    if status is SolveStatus.ITERATION_LIMIT and chosen.max_iterations is None:
+        return f"it had not converged after {len(progress.records)} iterations"
+    return ""
+
+
+def _inexact_steps(system: System, progress: _Progress) -> str:
+    """The gain ratio of the last step, if several steps were far from what they promised."""
+    if progress.num_inexact < MOST_INEXACT or not system.is_mixed:
+        return ""
+    gain = progress.records[-1].gain_ratio
+    return f"steps of next to no damping gained {gain:.2g} times what Jacobians in float32 promised"
 
 
 def _remarks_on_linear_solves(
@@ -219,7 +280,7 @@ def _remaining_decrease(system: System, options: CompleteOptions, state: PolicyS
     It is not known either if confirming steps had to take more damping: those with less promised
     something and did not keep it.
     """
-    if is_at_bottom(state):
+    if state.damping > options.max_damping and is_at_bottom(state):
         return state.attainable / state.cost
     if not math.isnan(state.remaining) and state.relief <= state.least_relief:
         return state.remaining
@@ -296,6 +357,8 @@ def _iterate(
         state, decision = decide(progress.state, tried, elapsed_s, options, changes)
     if decision.end is SolveStatus.CONVERGED_COST:
         progress.rounding = changes.get(AskRounding.LAST_DIGIT)
+    is_inexact = goal.damping <= NEGLIGIBLE_DAMPING and decision.gain_ratio > 1.0 + MODEL_ERROR
+    progress.num_inexact = progress.num_inexact + 1 if is_inexact else 0
     progress.state = state
     progress.records.append(
         IterationRecord(
@@ -330,7 +393,8 @@ def _confirmed(
         is_in_vain = status is SolveStatus.DAMPING_LIMIT and not has_gained
         return progress.doubted if is_in_vain and progress.doubted is not None else status
     state = progress.state
-    if state.is_rounding or state.cost == 0.0 or is_at_bottom(state):
+    is_bottom = state.damping > options.max_damping and is_at_bottom(state)
+    if state.is_rounding or state.cost == 0.0 or (is_bottom and status.is_success):
         return status
     promises = progress.promises = _promises(system, options, progress)
     state = progress.state

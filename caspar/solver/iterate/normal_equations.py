@@ -117,6 +117,11 @@ class NormalEquations:
         return self.plan.types.values
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether values are in float64, and Jacobians in float32."""
+        return self.plan.types.rounds_values
+
+    @property
     def is_direct(self) -> bool:
         """Whether a matrix is factorised."""
         return self.solvers.current.is_direct
@@ -282,7 +287,7 @@ class NormalEquations:
                 self._restore.run()
             self._held = self._held.overwritten()
             tried = solved()
-        if self.solvers.turn_back(tried.least_pivot):
+        if self.solvers.turn_back(tried.least_pivot) and goal.damping == 0.0:
             tried = tried._replace(outcome=LinearOutcome.NOT_FINITE)
         return tried
 

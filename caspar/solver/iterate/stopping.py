@@ -200,7 +200,7 @@ def _with_rise(state: PolicyState, tried: TriedStep) -> PolicyState:
     is_same = 1.0 / SAME_CURVATURE <= curvatures <= SAME_CURVATURE
     attainable = state.attainable
     if is_other and is_same:
-        attainable = min(attainable, _square(slope) / (4.0 * (rise + slope)))
+        attainable = _square(slope) / (4.0 * (rise + slope))
     return state._replace(curvature=curvature, curved_step=step, attainable=attainable)
 
 
@@ -293,7 +293,7 @@ def at_limit(
         options: Limits.
         changes: What the device has answered about the cost.
     """
-    if is_at_bottom(state):
+    if state.damping > options.max_damping and is_at_bottom(state):
         return SolveStatus.CONVERGED_GRADIENT
     slight = SLIGHT_PROMISE * state.cost
     is_exact = options.cost_tolerance * state.cost < slight

@@ -96,7 +96,9 @@ def _by_linear_systems(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
         plan.reduced[0].count == 1 and has_whole_block(plan.reduced[0].node)
     )
     if plan.types.values is DType.FLOAT32:
-        return FLOAT32_OPTIONS
+        is_stiff = len(plan.eliminated) == 0
+        most = (EXACT_OPTIONS if is_stiff else FLOAT32_OPTIONS)["max_iterations"]
+        return {**FLOAT32_OPTIONS, "max_iterations": most}
     # with Jacobians in float32 a chain that nothing holds drifts, by many steps of little damping
     if plan.types.rounds_values and (plan.is_chained or len(plan.eliminated) == 0):
         return USUAL_OPTIONS

@@ -223,6 +223,7 @@ class SolveResult:
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
         given: What `solve` was given, for `residuals`, `weights`, `to_html` and `Solver.gradient`.
+        too_narrow: Why a solve in mixed precision goes on in float64; empty in what is returned.
         is_of_part: Whether `residuals` and `weights` are those of the factors that this process
             passed, one of several.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
@@ -251,6 +252,7 @@ class SolveResult:
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
     given: Given | None = field(default=None, repr=False)
+    too_narrow: str = field(default="", repr=False)
     is_of_part: bool = field(default=False, repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)
 

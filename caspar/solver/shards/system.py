@@ -179,6 +179,11 @@ class ShardedSystem:
         return self.systems.first.values_type
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether values are in float64, and Jacobians in float32."""
+        return self.systems.first.is_mixed
+
+    @property
     def usual_options(self) -> Mapping[str, float]:
         """Options of a solve that the user leaves open, by name: of the most kinds of factors."""
         return max(self._facts, key=lambda facts: facts.num_factors).usual_options

@@ -55,6 +55,7 @@ class FakeSystem:
     storage: DType = DType.FLOAT32
     values_type: DType = DType.FLOAT32
     stronger: str = ""
+    is_mixed: bool = False
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
     is_chained: bool = True
     lone: Promises | None = None

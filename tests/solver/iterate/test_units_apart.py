@@ -7,7 +7,6 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.solver.result.result import SolveStatus
 from tests.solver.iterate.test_units import Sample, Unit, assert_same_course, decay_arrays
 
 
@@ -173,5 +172,5 @@ def test_a_square_that_vanishes_beside_another_unit(precision: str) -> None:
     solver = caspar.Solver([tilted], precision=precision, backend="cpu")
     arrays = {"Place": [[0.3, 0.0]], "tilted": {"place": [0], "unit": [[1e-25]]}}
     result = solver.solve(arrays)
-    assert result.status is SolveStatus.OUT_OF_RANGE
+    assert result.status.is_success is (precision == "mixed")  # it goes on in float64
     assert any("Squares of derivatives by Place" in remark for remark in result.remarks)
