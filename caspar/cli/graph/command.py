@@ -92,13 +92,11 @@ def solve_graph(request: GraphRequest) -> ExitCode:
         "--html": request.html,
     }
     by_option = {option: path for option, path in asked.items() if path is not None}
-    check_targets(by_option, request.file, "the graph itself")
+    check_targets(by_option.items(), [("the graph itself", request.file)])
     files = WrittenFiles()
     try:
         return _solve_and_write(request, files)
     except KeyboardInterrupt as interrupt:
-        if interrupt.args:
-            raise  # while files were written; it says which
         raise KeyboardInterrupt(files.when_interrupted()) from interrupt
 
 
