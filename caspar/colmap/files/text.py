@@ -5,6 +5,7 @@ empty lines are passed over, except the second line of an image, which is empty 
 keypoints. Source: COLMAP's scene/reconstruction_io_text.cc.
 """
 
+import codecs
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class LineReader:
     """
 
     def __init__(self, data: bytes, path: str) -> None:
-        self._stream = io.BytesIO(data)
+        self._stream = io.BytesIO(data.removeprefix(codecs.BOM_UTF8))
         self._path = path
         self._number = 0
 
