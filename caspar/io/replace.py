@@ -136,6 +136,7 @@ class FileTransaction:
         self._outer = _RUNNING.get()
         self._made: list[_NewFile | _NewFolder] = [] if self._outer is None else self._outer._made
         self._first = len(self._made)
+        self._is_of_several = False
         self._is_complete = False
         self._is_undone = False
 
@@ -151,6 +152,7 @@ class FileTransaction:
             OSError: A file cannot be written or replaced. This and every other exception says at
                 its end what became of the files.
         """
+        self._is_of_several = True
         try:
             # In a context of its own, there is nothing to be set back after an interrupt.
             contextvars.copy_context().run(self._write, write)
@@ -207,7 +209,7 @@ class FileTransaction:
             for new in files:
                 if error.filename in (new.temporary, new.backup):
                     error.filename = new.target.path
-        if self._outer is None and files:
+        if self._outer is None and (files or self._is_of_several):
             _add_remark(error, "; ".join(failures) or self._state(files))
 
     def _undo(self, files: "list[_NewFile]") -> list[str]:
@@ -227,7 +229,7 @@ class FileTransaction:
         return [made for made in self._made[self._first :] if isinstance(made, _NewFile)]
 
     def _state(self, files: "list[_NewFile]") -> str:
-        if len(files) > 1:
+        if self._is_of_several:
             return "all files are written" if self.is_committed else "nothing is written"
         target = files[0].target
         if self.is_committed:
@@ -297,10 +299,10 @@ class _NewFile:
                 _removed(self.backup)
             elif is_replaced and not self.had_old:
                 _removed(self.file)
-        except OSError as error:
+        except Exception as error:
             return (
                 f"{self.target.path} is written, but the other files are not; its old content is "
-                f"{self.backup} and could not be put back: {error.strerror}"
+                f"in {self.backup} and could not be put back: {error}"
             )
         _removed(self.temporary)
         return ""
@@ -308,7 +310,7 @@ class _NewFile:
     def _put_back(self) -> None:
         try:
             os.replace(self.backup, self.file)
-        except (OSError, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt):
             if os.path.lexists(self.backup):  # try without renaming
                 _removed(self.file)
                 os.link(self.backup, self.file)
