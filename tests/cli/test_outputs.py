@@ -322,7 +322,7 @@ class TestInterrupts:
         traced = {str(module.__file__) for module in modules}
         model = tiny(with_rigs=False)
         old = {"a.json": b"old", "b.txt": b"old"}
-        ends = []
+        ends: list[bool] = []
         interrupted = True
         while interrupted:
             folder = tmp_path / str(len(ends))

@@ -128,7 +128,7 @@ class TestAllFilesOrNone:
     def test_interrupts_between_any_two_steps(self, tmp_path: Path) -> None:
         modules = (caspar.io.replace, caspar.colmap.files.folder, contextlib)
         files = {str(module.__file__) for module in modules}
-        ends = []
+        ends: list[str] = []
         said: str | None = ""
         while said is not None:
             folder = self._folder(tmp_path)

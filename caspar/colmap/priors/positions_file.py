@@ -8,6 +8,7 @@ the file.
 
 import math
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def read_positions(
     return PosePriors(ids, array, covariances)
 
 
-def _check_stddev(stddev: float | None) -> None:
+def _check_stddev(stddev: Any) -> None:
     is_number = isinstance(stddev, Real) and not isinstance(stddev, bool)
     if stddev is not None and not (is_number and math.isfinite(stddev) and stddev > 0):
         raise OptionError(f"stddev={stddev!r}: it must be a finite number above 0, or None")
