@@ -110,6 +110,10 @@ def _check_outputs(request: ColmapRequest) -> None:
         raise OptionError(f"OUT {output}: this is a file; name a folder")
     if not output.exists() and not parent.is_dir():
         raise OptionError(f"OUT {output}: there is no folder {parent}; make it first")
+    if output.is_symlink() and not output.exists():
+        raise OptionError(f"OUT {output}: this link leads to no folder; make it first")
+    if not output.exists() and not os.access(parent, os.W_OK | os.X_OK):
+        raise OptionError(f"OUT {output}: no permission to make a folder in {parent}")
     if output.exists() and request.folder.exists() and output.samefile(request.folder):
         raise OptionError(f"OUT {output}: this is the model itself; name another folder")
     check_plot(request.plot)

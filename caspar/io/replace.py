@@ -134,8 +134,7 @@ class FileTransaction:
     def __init__(self) -> None:
         self.is_committed = False
         self._outer = _RUNNING.get()
-        self._made: list[_NewFile | _NewFolder] = [] if self._outer is None else self._outer._made
-        self._first = len(self._made)
+        self._made: list[_NewFile | _NewFolder] = []
         self._is_of_several = False
         self._is_complete = False
         self._is_undone = False
@@ -168,7 +167,7 @@ class FileTransaction:
     def make_folder(self, folder: Path) -> None:
         """Make a folder that is removed if the transaction fails; it may be there already."""
         if not folder.is_dir():
-            self._made.append(_NewFolder(str(folder)))
+            self._add(_NewFolder(str(folder)))
             folder.mkdir()
 
     def temporary_file(self, target: Target) -> str:
@@ -176,14 +175,22 @@ class FileTransaction:
         assert target.file is not None
         # Short, because a name may already have all the bytes that a file system allows.
         name = f".caspar-{secrets.token_hex(8)}.tmp"
-        self._made.append(_NewFile(target, os.path.join(os.path.dirname(target.file), name)))
-        return self._files()[-1].temporary
+        new = _NewFile(target, os.path.join(os.path.dirname(target.file), name))
+        self._add(new)
+        return new.temporary
+
+    def _add(self, made: "_NewFile | _NewFolder") -> None:
+        """Note something, here and in the transactions that this one is a part of."""
+        part: FileTransaction | None = self
+        while part is not None:
+            part._made.append(made)
+            part = part._outer
 
     def commit(self) -> None:
         """Replace all files; a part of another transaction leaves that to it."""
         if self._outer is not None:
             return
-        files = self._files()
+        files = [new for new in self._files() if not new.is_removed]
         self._is_complete = True
         for new in files[:-1]:  # once the last one is replaced, all are
             new.keep_old()
@@ -221,12 +228,11 @@ class FileTransaction:
                 _removed(new.backup)
             return []
         self._is_undone = True
-        failures = [made.undo() for made in reversed(self._made[self._first :])]
-        del self._made[self._first :]
+        failures = [made.undo() for made in reversed(self._made)]
         return [failure for failure in failures if failure]
 
     def _files(self) -> "list[_NewFile]":
-        return [made for made in self._made[self._first :] if isinstance(made, _NewFile)]
+        return [made for made in self._made if isinstance(made, _NewFile)]
 
     def _state(self, files: "list[_NewFile]") -> str:
         if self._is_of_several:
@@ -263,11 +269,13 @@ class _NewFile:
         target: What it will replace.
         temporary: Where it is written.
         had_old: Whether `keep_old` found an old file; None: it was not called.
+        is_removed: Whether it was undone.
     """
 
     target: Target
     temporary: str
     had_old: bool | None = None
+    is_removed: bool = False
 
     @property
     def file(self) -> str:
@@ -301,10 +309,11 @@ class _NewFile:
                 _removed(self.file)
         except Exception as error:
             return (
-                f"{self.target.path} is written, but the other files are not; its old content is "
-                f"in {self.backup} and could not be put back: {error}"
+                f"{self.target.path} could not be put back, its old content is in {self.backup}: "
+                f"{error}"
             )
         _removed(self.temporary)
+        self.is_removed = True
         return ""
 
     def _put_back(self) -> None:

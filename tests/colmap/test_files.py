@@ -234,7 +234,7 @@ def test_what_cannot_be_put_back_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "replace", failing)
     with pytest.raises(
-        OSError, match=r"cameras\.bin is written, but the other files are not; its"
+        OSError, match=r"cameras\.bin could not be put back, its old content is in"
     ) as caught:
         write_model(other_than_tiny(), tmp_path)
     (kept,) = tmp_path.glob(".caspar-*")
