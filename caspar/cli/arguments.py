@@ -83,7 +83,7 @@ def add_report(command: argparse.ArgumentParser, drawn: str = "the scene") -> No
 
 def positive_number(text: str) -> float:
     """A finite number greater than 0, for argparse."""
-    number = float(text)
+    number = float(text) if _is_plain(text) else math.nan
     if not 0.0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0")
     return number
@@ -92,9 +92,14 @@ def positive_number(text: str) -> float:
 def positive_integer(text: str) -> int:
     """An integer of at least 1, for argparse."""
     try:
-        number = int(text)
+        number = int(text) if _is_plain(text) else 0
     except ValueError:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return number
+
+
+def _is_plain(text: str) -> bool:
+    """Tell whether a number has no underscores and no digits of other scripts."""
+    return text.isascii() and "_" not in text

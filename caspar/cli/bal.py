@@ -78,8 +78,6 @@ def solve_bal(request: BalRequest) -> ExitCode:
     try:
         return _solve_and_write(request, files)
     except KeyboardInterrupt as interrupt:
-        if interrupt.args:
-            raise  # while files were written; it says which
         raise KeyboardInterrupt(files.when_interrupted()) from interrupt
 
 

@@ -99,8 +99,6 @@ def solve_colmap(request: ColmapRequest) -> ExitCode:
     try:
         return _solve_and_write(request, files)
     except KeyboardInterrupt as interrupt:
-        if interrupt.args:
-            raise  # while files were written; it says which
         raise KeyboardInterrupt(files.when_interrupted()) from interrupt
 
 
@@ -112,13 +110,25 @@ def _check_outputs(request: ColmapRequest) -> None:
         raise OptionError(f"OUT {output}: this is a file; name a folder")
     if not output.exists() and not parent.is_dir():
         raise OptionError(f"OUT {output}: there is no folder {parent}; make it first")
+    if output.is_symlink() and not output.exists():
+        raise OptionError(f"OUT {output}: this link leads to no folder; make it first")
+    if not output.exists() and not os.access(parent, os.W_OK | os.X_OK):
+        raise OptionError(f"OUT {output}: no permission to make a folder in {parent}")
     if output.exists() and request.folder.exists() and output.samefile(request.folder):
         raise OptionError(f"OUT {output}: this is the model itself; name another folder")
     check_plot(request.plot)
     check_html(request.html)
     asked = {"--json": request.json, "--plot": request.plot, "--html": request.html}
-    by_option = {option: path for option, path in asked.items() if path is not None}
-    check_targets(by_option, request.folder, "the model itself")
+    outputs = [(option, path) for option, path in asked.items() if path is not None]
+    if output.exists():
+        kind = caspar.colmap.ModelFormat(request.format)
+        outputs = [*(("OUT", file) for file in kind.files(output)), *outputs]
+    inputs = [("the model itself", request.folder), ("the folder OUT", output)]
+    for kind in caspar.colmap.ModelFormat:
+        inputs += [("a file of the model", file) for file in kind.files(request.folder)]
+    if request.positions is not None:
+        inputs.append(("the file of positions", request.positions))
+    check_targets(outputs, inputs)
 
 
 def _solve_and_write(request: ColmapRequest, files: WrittenFiles) -> ExitCode:
@@ -126,6 +136,7 @@ def _solve_and_write(request: ColmapRequest, files: WrittenFiles) -> ExitCode:
     with progress_shown(messages, request.is_quiet):
         with phase(f"reading {request.folder}"):
             model = caspar.colmap.read_model(request.folder)
+            caspar.colmap.ModelFormat(request.format).check(model)
             priors = _priors(request, model)
         with phase("adjusting"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the report has them

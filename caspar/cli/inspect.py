@@ -75,7 +75,7 @@ def inspect_kernels(request: InspectRequest) -> ExitCode:
     asked = {"--svg": request.svg, "--out": request.out}
     paths = {option: path for option, path in asked.items() if path is not None}
     found = load_function(request.function)
-    check_targets(paths, _source_file(request.function), "the file of the function")
+    check_targets(paths.items(), [("the file of the function", _source_file(request.function))])
     view = _view(request, _inspection(request, found))
     if not paths:
         _print(str(view))

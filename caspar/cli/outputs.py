@@ -7,8 +7,9 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,13 @@ import caspar
 from caspar.errors import MissingPackageError, OptionError
 from caspar.io.bal import BalProblem, write_bal
 from caspar.io.ply import write_ply
-from caspar.io.replace import Target, checked_target, find_target, write_file
+from caspar.io.replace import (
+    FileTransaction,
+    Target,
+    checked_target,
+    find_target,
+    write_file,
+)
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.version import __version__
 
@@ -66,59 +73,78 @@ class WrittenFiles:
     """What became of the files of a command; filled while they are written.
 
     Attributes:
-        paths: Files that are complete.
         failures: Files that could not be written, and why.
     """
 
-    paths: list[Path] = field(default_factory=list)
     failures: list[tuple[Path, str]] = field(default_factory=list)
+    _groups: list[tuple[FileTransaction, list[Path]]] = field(default_factory=list)
+    _unfinished: Path | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        """Outputs that are complete and in their places."""
+        return [path for files, paths in self._groups if files.is_committed for path in paths]
 
     def write(self, writers: Mapping[Path, Callable[[Path], None]]) -> None:
-        """Write files, going on to the next where one cannot be written.
+        """Write outputs, each a file or a folder, that appear together when all are complete.
+
+        An output that cannot be written stays as it was and does not cost the others. Devices such
+        as /dev/stdout are written after the files.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; the message says what is written and what is not.
         """
-        for path, writer in writers.items():
-            before = _identity(path)
-            try:
-                writer(path)
-            except (OSError, ValueError, MemoryError) as error:
-                self.failures.append((path, str(error) or "out of memory"))
-            except KeyboardInterrupt as interrupt:
-                remark = str(interrupt)
-                if remark == "" and _identity(path) != before:  # just after the replacement
-                    self.paths.append(path)
-                raise KeyboardInterrupt(self.when_interrupted(remark)) from interrupt
-            else:
-                self.paths.append(path)
+        directly = [path for path in writers if _is_direct(path)]
+        together = [path for path in writers if path not in directly]
+        try:
+            self._write_together({path: writers[path] for path in together})
+            for self._unfinished in directly:
+                self._write_together({self._unfinished: writers[self._unfinished]})
+            self._unfinished = None
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(self.when_interrupted()) from interrupt
+
+    def _write_together(self, writers: Mapping[Path, Callable[[Path], None]]) -> None:
+        complete: list[Path] = []
+        files = FileTransaction()
+        self._groups.append((files, complete))
+
+        def write_each() -> None:
+            for path, writer in writers.items():
+                try:
+                    FileTransaction().run(partial(writer, path))
+                except (OSError, ValueError, MemoryError) as error:
+                    self.failures.append((path, str(error) or "out of memory"))
+                else:
+                    complete.append(path)
+
+        try:
+            files.run(write_each)
+        except (OSError, MemoryError) as error:  # while files were replaced
+            self.failures += [(path, str(error) or "out of memory") for path in complete]
 
     def print_failures(self, console: Console) -> None:
         """Say which files are not written, and why."""
         for path, wrong in self.failures:
             console.print(f"caspar: {path} is not written: {wrong}", markup=False, soft_wrap=True)
 
-    def when_interrupted(self, remark: str = "") -> str:
-        """What to say after Ctrl-C.
-
-        Args:
-            remark: What became of the file that was being written; empty: none was.
-        """
+    def when_interrupted(self) -> str:
+        """Say after Ctrl-C what is written."""
+        written = self.paths
         parts = ["interrupted"]
-        if self.paths:
-            parts.append(f"written: {', '.join(map(str, self.paths))}")
-        if remark or not self.paths:
-            parts.append(remark or "nothing is written")
+        parts.append(
+            f"written: {', '.join(map(str, written))}" if written else "nothing is written"
+        )
+        if self._unfinished is not None and self._unfinished not in written:
+            parts.append(f"{self._unfinished} may have a part of the output")
         return "; ".join(parts)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Tell files apart that follow each other at a path; None if there is none."""
+def _is_direct(path: Path) -> bool:
     try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return find_target(path).is_direct
+    except OSError:  # writing it will say what is wrong
+        return False
 
 
 def check_outputs(outputs: Outputs, problem_file: Path) -> None:
@@ -130,7 +156,7 @@ def check_outputs(outputs: Outputs, problem_file: Path) -> None:
     check_suffix("--out", outputs.problem, (*BAL_SUFFIXES, PLY_SUFFIX))
     check_plot(outputs.plot)
     check_html(outputs.html)
-    check_targets(outputs.by_option, problem_file, "the problem itself")
+    check_targets(outputs.by_option.items(), [("the problem itself", problem_file)])
 
 
 def check_plot(path: Path | None) -> None:
@@ -162,21 +188,21 @@ def recording_for(html: Path | None, num_residuals: int) -> "caspar.Recording | 
     return caspar.Recording() if html is not None and num_residuals <= MAX_RECORDED else None
 
 
-def check_targets(by_option: Mapping[str, Path], input_file: Path, input_name: str) -> None:
-    """Refuse files that cannot be written, that are the input, or that are one file.
+def check_targets(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[str, Path]]) -> None:
+    """Refuse files that cannot be written, that are an input, or that are one file.
 
     Args:
-        by_option: The files to be written, by the option that names each.
-        input_file: What is read; it may be missing.
-        input_name: What to call it.
+        outputs: The files to be written, each with the option that names it.
+        inputs: The files that are read, each with what to call it; they may be missing.
 
     Raises:
         OptionError: Names the option, the path and what is wrong with it.
     """
     taken: list[tuple[Target, str]] = []
-    with contextlib.suppress(OSError):  # reading it will say what is wrong
-        taken.append((find_target(input_file), input_name))
-    for option, path in by_option.items():
+    for name, path in inputs:
+        with contextlib.suppress(OSError):  # reading it will say what is wrong
+            taken.append((find_target(path), name))
+    for option, path in outputs:
         try:
             target = checked_target(path)
         except OSError as error:

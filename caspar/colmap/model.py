@@ -253,6 +253,8 @@ def owners_of(offsets: Integers) -> Integers:
 def _check_lengths(name: str, part: Any) -> None:
     """Compare lengths: one entry for each id, and one in a flat array for each element."""
     flat = _FLAT[type(part)]
+    if "offsets" in vars(part) and (part.offsets[:1].any() or (np.diff(part.offsets) < 0).any()):
+        raise InputError(f"model, {name}.offsets: it must start with 0 and never decrease")
     sizes = {True: int(part.offsets[-1]) if "offsets" in vars(part) else 0, False: len(part.ids)}
     for field in fields(part):
         found = len(getattr(part, field.name))

@@ -9,6 +9,7 @@ that a few kilobytes cannot stand for gigabytes.
 """
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from caspar.errors import FileFormatError, OptionError
+from caspar.io.numbers import shown
 
 FilePath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 """What readers and writers take; a descriptor of the process is /dev/fd/ and its number."""
@@ -116,6 +118,33 @@ def open_for_reading(path: str) -> Iterator[io.BufferedIOBase]:
                 f"{path}: the {compression.label} data are damaged ({error}); copy or "
                 "download the file again"
             ) from error
+
+
+def bounded_lines(
+    stream: io.BufferedIOBase, path: str, longest: int
+) -> Iterator[tuple[int, bytes]]:
+    """Read one line after the other, without the mark of UTF-8 that some editors begin a file with.
+
+    Args:
+        stream: a file of text.
+        path: its name, for messages.
+        longest: bytes that a line has at most.
+
+    Yields:
+        The number of each line, counting from 1, and the line with its end.
+
+    Raises:
+        FileFormatError: a line is longer.
+    """
+    number = 0
+    while text := stream.readline(longest + 1):
+        number += 1
+        if len(text) > longest:
+            raise FileFormatError(
+                f"{path}, line {number}: the line is longer than {longest} bytes, the limit; it "
+                f"begins with {shown(text)}"
+            )
+        yield number, text.removeprefix(codecs.BOM_UTF8) if number == 1 else text
 
 
 def _compression_from_content(head: bytes, path: str) -> Compression:

@@ -236,6 +236,16 @@ def _points(
         if not is_good.all():
             row = int(np.argmin(is_good))
             numbers.integer(float(index[row]), int(places[row]) + column, what, limit)
+    order = np.lexsort([views[:, 1], views[:, 0], point_index])
+    pairs = np.column_stack([point_index, views[:, :2]])[order]
+    is_again = (pairs[1:] == pairs[:-1]).all(axis=1)
+    if is_again.any():
+        row = int(order[1:][is_again].min())
+        raise numbers.error(
+            int(places[row]),
+            f"point {point_index[row]} has key {views[row, 1]:.0f} of camera {views[row, 0]:.0f} "
+            "twice",
+        )
     return BundlerScene(
         cameras=cameras,
         is_registered=is_registered,
@@ -296,6 +306,12 @@ def _check_writable(scene: BundlerScene) -> None:
         index = getattr(scene, name)
         if ((index < 0) | (index >= limit)).any():
             raise ValueError(f"BundlerScene.{name}: an index is not from 0 to {limit - 1}")
+    if ((scene.cameras[:, 7] != 0.0) != scene.is_registered).any():
+        row = int(np.argmax((scene.cameras[:, 7] != 0.0) != scene.is_registered))
+        raise ValueError(
+            f"BundlerScene.cameras[{row}]: the focal length must be 0 if the camera is not "
+            "registered, and only then"
+        )
     if (np.diff(scene.point_index) < 0).any():
         raise ValueError("BundlerScene.point_index must be sorted")
 

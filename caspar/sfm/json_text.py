@@ -8,6 +8,7 @@ import codecs
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -39,7 +40,7 @@ def read_json(path: str) -> Any:
     with open_for_reading(path) as stream:
         text = _text(stream, path)
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object_of_pairs)
     except RecursionError as error:
         raise FileFormatError(f"{path}: the JSON is nested too deeply") from error
     except ValueError as error:
@@ -69,6 +70,15 @@ def _text(stream: io.BufferedIOBase, path: str) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it has the number {name}")
+
+
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object, refusing a name that is there twice: `dict` would lose the first one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the name {twice!r:.60} twice")
+    return found
 
 
 def _short(text: str) -> str:

@@ -20,6 +20,7 @@ from caspar.io.compressed import FilePath, path_text
 from caspar.sfm.json_text import Fields, read_json
 
 _LARGEST_ID = (1 << 31) - 2
+_UNDEFINED = (1 << 32) - 1  # of a view without a pose or a camera
 _LARGEST_SIDE = 1 << 24
 _ROTATION_TOLERANCE = 1e-2
 
@@ -51,20 +52,31 @@ def read_openmvg(path: FilePath) -> Model:
     path = path_text(path)
     fields = Fields(read_json(path), "the file", path)
     names: dict[int, str] = {}  # of polymorphic_id, said only where an id first comes
-    cameras = [_camera(entry, names) for entry in fields.list("intrinsics")]
-    poses = {_key(entry): _pose(entry.object("value")) for entry in fields.list("extrinsics")}
+    cameras = [_camera(entry, names) for entry in _by_key(fields, "intrinsics").values()]
+    poses = {
+        key: _pose(entry.object("value")) for key, entry in _by_key(fields, "extrinsics").items()
+    }
     images = {}
     camera_ids = {camera[0] for camera in cameras}
-    for entry in fields.list("views"):
+    for key, entry in _by_key(fields, "views").items():
         data = entry.object("value").object("ptr_wrapper").object("data")
-        pose, camera = (data.any(name) for name in ("id_pose", "id_intrinsic"))
-        if pose in poses and isinstance(camera, int) and camera + 1 in camera_ids:
-            images[_key(entry)] = (data.text("filename"), camera + 1, poses[pose])
-    return _model(cameras, images, fields.list("structure"))
+        pose, camera = (data.integer(name, _UNDEFINED) for name in ("id_pose", "id_intrinsic"))
+        if pose in poses and camera + 1 in camera_ids:
+            images[key] = (data.text("filename"), camera + 1, poses[pose])
+    return _model(cameras, images, _by_key(fields, "structure"))
 
 
 def _key(entry: Fields) -> int:
     return entry.integer("key", _LARGEST_ID)
+
+
+def _by_key(fields: Fields, name: str) -> dict[int, Fields]:
+    """Return the entries of a list by their keys, each of which must be there once."""
+    found: dict[int, Fields] = {}
+    for entry in fields.list(name):
+        if found.setdefault(_key(entry), entry) is not entry:
+            raise entry.error(f"has the key {_key(entry)}, which another entry has too")
+    return found
 
 
 def _camera(entry: Fields, names: dict[int, str]) -> tuple[int, int, int, int, list[float]]:
@@ -116,19 +128,19 @@ def _pose(value: Fields) -> NDArray[np.float64]:
 def _model(
     cameras: list[tuple[int, int, int, int, list[float]]],
     images: dict[int, tuple[str, int, NDArray[np.float64]]],
-    structure: list[Fields],
+    structure: dict[int, Fields],
 ) -> Model:
     keys = sorted(images)
     row_of = {key: row for row, key in enumerate(keys)}
     ids: list[int] = []
     xyz: list[Any] = []
     seen: list[tuple[int, int, float, float]] = []  # point, image row, x, y
-    for entry in structure:
+    for key, entry in structure.items():
         value = entry.object("value")
-        ids.append(_key(entry) + 1)
+        ids.append(key + 1)
         xyz.append(value.numbers("X", 3))
-        for observation in value.list("observations"):
-            row = row_of.get(_key(observation))
+        for view, observation in _by_key(value, "observations").items():
+            row = row_of.get(view)
             if row is not None:
                 x, y = observation.object("value").numbers("x", 2) + 0.5
                 seen.append((len(ids) - 1, row, float(x), float(y)))

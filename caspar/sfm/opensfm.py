@@ -110,6 +110,8 @@ class OpenSfmScene:
         ):
             if not np.array_equal(found, wanted):
                 raise InputError(f"the model has other {name} ids than the scene")
+        if model.images.names != self.model.images.names:
+            raise InputError("the model has other names of images than the scene")
         changed = copy.deepcopy(dict(self.document[self.index]))
         _put_cameras(changed, self.camera_names, model.cameras)
         _put_shots(changed, model.images)
@@ -315,7 +317,8 @@ def write_opensfm(path: FilePath, scene: OpenSfmScene) -> None:
         OSError: the file cannot be written; the old one is unchanged.
     """
     text = json.dumps(list(scene.document), indent=4, allow_nan=False, ensure_ascii=False)
-    write_file(path, f"{text}\n".encode())
+    # A surrogate that is alone in a name is no text of UTF-8, but JSON has an escape for it.
+    write_file(path, f"{text}\n".encode(errors="backslashreplace"))
 
 
 def _put_cameras(document: dict[str, Any], names: tuple[str, ...], cameras: Cameras) -> None:

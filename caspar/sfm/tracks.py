@@ -7,19 +7,19 @@ feature's size; then red, green, blue; in version 2 two labels of segmentation. 
 Input: a text file, plain or packed. Output: `Tracks`. Cost: some microseconds a line.
 """
 
-import io
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
-from caspar.io.compressed import FilePath, open_for_reading, path_text
+from caspar.io.compressed import FilePath, bounded_lines, open_for_reading, path_text
 from caspar.io.numbers import parse_numbers, shown
 from caspar.io.replace import open_for_packing
 
 LONGEST_LINE_BYTES = 1 << 16
+_LONGEST_NAME_BYTES = 1 << 14  # two of them and the numbers fit into a line
+_LARGEST_FEATURE = 2.0**53  # whole numbers below it are the same in float64
 _LINES_PER_WRITE = 1 << 13
 _LINES_AT_ONCE = 1 << 13
 
@@ -74,12 +74,15 @@ def read_tracks(path: FilePath) -> Tracks:
     path = path_text(path)
     images: dict[str, int] = {}
     tracks: dict[str, int] = {}
-    ends: list[tuple[int, int]] = []
+    ends: dict[tuple[int, int], int] = {}
     parts: list[NDArray[np.float64]] = []
     version, num_columns = 0, _NUM_COLUMNS[0]
     pending: list[tuple[int, bytes]] = []
     with open_for_reading(path) as stream:
-        for number, line in _lines(stream, path):
+        for number, text in bounded_lines(stream, path, LONGEST_LINE_BYTES):
+            line = text.rstrip(b"\r\n")
+            if not line:
+                continue
             if number == 1 and line.startswith(_HEADER):
                 version = _version(line, path)
                 num_columns = _NUM_COLUMNS[version]
@@ -91,19 +94,23 @@ def read_tracks(path: FilePath) -> Tracks:
                     f"has {num_columns}, separated by tabulators"
                 )
             names = [_name(name, number, path) for name in columns[:2]]
-            ends.append(
-                (
-                    images.setdefault(names[0], len(images)),
-                    tracks.setdefault(names[1], len(tracks)),
-                )
+            both = (
+                images.setdefault(names[0], len(images)),
+                tracks.setdefault(names[1], len(tracks)),
             )
+            first = ends.setdefault(both, number)
+            if first != number:
+                raise FileFormatError(
+                    f"{path}, line {number}: track {names[1]!r:.60} was in image {names[0]!r:.60} "
+                    f"before, in line {first}; an observation must be there once"
+                )
             pending.append((number, b" ".join(columns[2:])))
             if len(pending) == _LINES_AT_ONCE:
                 parts.append(_parsed(pending, num_columns - 2, path))
                 pending = []
     parts.append(_parsed(pending, num_columns - 2, path))
     numbers = np.concatenate(parts)
-    index = np.array(ends, np.int32).reshape(-1, 2)
+    index = np.array(list(ends), np.int32).reshape(-1, 2)
     return Tracks(
         version=version,
         images=tuple(images),
@@ -114,20 +121,6 @@ def read_tracks(path: FilePath) -> Tracks:
         xy=numbers[:, 1:3].copy(),
         others=numbers[:, 3:].copy(),
     )
-
-
-def _lines(stream: io.BufferedIOBase, path: str) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    while line := stream.readline(LONGEST_LINE_BYTES + 1):
-        number += 1
-        if len(line) > LONGEST_LINE_BYTES:
-            raise FileFormatError(
-                f"{path}, line {number}: the line is longer than {LONGEST_LINE_BYTES} bytes, the "
-                f"limit; it begins with {shown(line)}"
-            )
-        text = line.rstrip(b"\r\n")
-        if text:
-            yield number, text
 
 
 def _version(line: bytes, path: str) -> int:
@@ -150,7 +143,7 @@ def _parsed(lines: list[tuple[int, bytes]], num_columns: int, path: str) -> NDAr
     if run.stray is not None or run.values.size != len(lines) * num_columns:
         raise _wrong_line(lines, num_columns, path)
     values = run.values.reshape(len(lines), num_columns)
-    is_good = np.isfinite(values).all(axis=1) & (np.abs(values[:, 0]) < 2.0**53)
+    is_good = np.isfinite(values).all(axis=1) & (np.abs(values[:, 0]) < _LARGEST_FEATURE)
     is_good &= values[:, 0] == np.floor(values[:, 0])
     if not is_good.all():
         number, text = lines[int(np.argmin(is_good))]
@@ -181,14 +174,18 @@ def write_tracks(path: FilePath, tracks: Tracks) -> None:
         tracks: what to write.
 
     Raises:
-        ValueError: a name holds a tabulator or the end of a line, a number is not finite, or `path`
-            is no path; nothing is written then.
+        ValueError: a name holds a tabulator or the end of a line, is no text of UTF-8, or is too
+            long; an observation is there twice; a number is not finite; a feature is beyond 2^53;
+            or `path` is no path. Nothing is written then.
         OSError: the file cannot be written; the old one is unchanged.
     """
     path = path_text(path)
-    for name in (*tracks.images, *tracks.tracks):
-        if any(letter in name for letter in "\t\r\n"):
-            raise ValueError(f"Tracks: the name {name!r} has a tabulator or the end of a line")
+    _check_names(tracks)
+    pairs = tracks.image_index.astype(np.int64) * len(tracks.tracks) + tracks.track_index
+    if len(np.unique(pairs)) < len(pairs):
+        raise ValueError("Tracks: an observation of a track in an image is there twice")
+    if (np.abs(tracks.features) >= _LARGEST_FEATURE).any():
+        raise ValueError("Tracks.features: it must be between -2^53 and 2^53")
     if not (np.isfinite(tracks.xy).all() and np.isfinite(tracks.others).all()):
         raise ValueError("Tracks: a number is not finite")
     with open_for_packing(path) as stream:
@@ -216,6 +213,23 @@ def write_tracks(path: FilePath, tracks: Tracks) -> None:
                 for image, track, feature, xy, others in rows
             )
             stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _check_names(tracks: Tracks) -> None:
+    for name in (*tracks.images, *tracks.tracks):
+        if any(letter in name for letter in "\t\r\n"):
+            raise ValueError(f"Tracks: the name {name!r} has a tabulator or the end of a line")
+        try:
+            num_bytes = len(name.encode())
+        except UnicodeEncodeError:
+            raise ValueError(f"Tracks: the name {name!r} is no text of UTF-8") from None
+        if num_bytes > _LONGEST_NAME_BYTES:
+            raise ValueError(
+                f"Tracks: the name {name!r:.60} has {num_bytes} bytes; allowed are "
+                f"{_LONGEST_NAME_BYTES}"
+            )
+        if name.startswith(_HEADER.decode()) and tracks.version == 0:
+            raise ValueError(f"Tracks: the name {name!r:.60} would be read as the file's version")
 
 
 def _written(number: float) -> str:

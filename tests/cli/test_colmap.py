@@ -70,10 +70,12 @@ def test_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(MODEL)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for arguments, message in (
         ((MODEL, tmp_path / "link"), "this is the model itself; name another folder"),
         ((MODEL, tmp_path / "file"), "this is a file; name a folder"),
         ((MODEL, tmp_path / "no/out"), "there is no folder"),
+        ((MODEL, tmp_path / "dangling"), "this link leads to no folder; make it first"),
         ((MODEL, tmp_path / "out", "--plot", tmp_path / "a.txt"), "the name must end in .png"),
         ((tmp_path / "none", tmp_path / "out"), "there is no such folder"),
         ((tmp_path, tmp_path / "out"), "no COLMAP model is there"),

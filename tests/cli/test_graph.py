@@ -13,7 +13,7 @@ from caspar.io import read_pose_graph
 from caspar.loss import losses
 from caspar.pose_graph import Initialize, chi2
 from tests.io.g2o_files import DATA
-from tests.io.graph_files import PLANE, SPACE
+from tests.io.graph_files import GTSAM_TEXT, PLANE, SPACE
 
 GRID = DATA / "smallGrid3D.g2o.bz2"
 
@@ -113,6 +113,26 @@ def test_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "TORO's format has" in told
     assert "no landmarks" in told
     assert not (tmp_path / "out.toro").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("out.g2o", "id 2 is a pose's and a landmark's; g2o has one numbering"),
+        ("out.toro", "TORO's format has no landmarks, no sightings; use write_g2o"),
+    ],
+)
+def test_what_the_output_cannot_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    """It is said before the solve, which may take hours."""
+    path = tmp_path / "graph.txt"
+    path.write_text(GTSAM_TEXT)
+    assert main(["graph", str(path), "--out", str(tmp_path / name)]) == 2
+    printed = capsys.readouterr()
+    assert f"caspar: --out {tmp_path / name}: PoseGraph: {said}" in printed.err
+    assert printed.out == ""
+    assert not (tmp_path / name).exists()
 
 
 def test_help_knows_the_choices(capsys: pytest.CaptureFixture[str]) -> None:

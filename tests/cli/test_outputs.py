@@ -1,22 +1,30 @@
 """Files of the command line: refused before the solve, whole or unchanged after it."""
 
 import contextlib
+import dataclasses
+import errno
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caspar.cli.outputs import WrittenFiles
+import caspar.cli.outputs
+import caspar.colmap.files.folder
+import caspar.io.replace
+from caspar.cli.outputs import WrittenFiles, write_json
+from caspar.colmap import write_model
 from caspar.io import read_bal, write_bal
 from caspar.io.replace import open_for_packing, write_file
 from tests.cli.fake_solver import FakeSolver, run
+from tests.colmap.models import tiny
 from tests.examples import make_bal_problem
+from tests.io.interrupted_steps import InterruptAt, contents
 
 FACTOR = """\
 import symforce.symbolic as sf
@@ -154,6 +162,104 @@ def test_failures_are_said_if_the_report_cannot_be_printed(problem: Path, reader
     assert read_bal(output).num_cameras == 3
 
 
+def written_anew(folder: Path, writers: Mapping[Path, Callable[[Path], None]]) -> Any:
+    """What writers leave in an empty folder."""
+    folder.mkdir()
+    for path, writer in writers.items():
+        writer(folder / path.name)
+    return contents(folder)
+
+
+def test_a_failure_while_files_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then no output is written, whichever could not be replaced."""
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    for path in paths:
+        path.write_bytes(b"old")
+    renamed = os.replace
+
+    def failing(old: str, new: str) -> None:
+        if new == str(paths[1]) and old.endswith(".tmp"):
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        renamed(old, new)
+
+    monkeypatch.setattr(os, "replace", failing)
+    files = WrittenFiles()
+    files.write({path: lambda path: write_file(path, b"new") for path in paths})
+    assert files.paths == []
+    assert [path for path, _ in files.failures] == paths
+    assert all("resource busy; nothing is written" in wrong for _, wrong in files.failures)
+    assert contents(tmp_path) == {"a": b"old", "b": b"old", "c": b"old"}
+
+
+class TestColmap:
+    """`caspar colmap IN OUT`: every file that is read against every file that is written."""
+
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> tuple[Path, Path]:
+        model, out = tmp_path / "in", tmp_path / "out"
+        write_model(tiny(), model)
+        out.mkdir()
+        return model, out
+
+    @pytest.mark.parametrize("link", [os.link, os.symlink], ids=["hard", "symbolic"])
+    @pytest.mark.parametrize("name", ["cameras.bin", "points3D.bin", "frames.bin"])
+    @pytest.mark.parametrize("is_turned", [False, True])
+    def test_a_file_of_the_output_that_is_one_of_the_input(
+        self,
+        folders: tuple[Path, Path],
+        capsys: pytest.CaptureFixture[str],
+        link: Any,
+        name: str,
+        is_turned: bool,
+    ) -> None:
+        model, out = folders
+        link(model / name, out / name)
+        before = contents(model)
+        if is_turned:  # the input has the link
+            for other in model.iterdir():
+                if other.name != name:
+                    other.rename(out / other.name)
+            model, out = out, model
+        said = refused(capsys, "colmap", model, out)
+        assert said == f"caspar: OUT {out / name}: this is a file of the model; name another\n"
+        assert contents(folders[0]) == before or is_turned
+
+    def test_other_outputs(
+        self, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        model, out = folders
+        places = out / "cameras.txt"
+        places.write_text("a b.jpg 1 2 3\n")
+        report = out.parent / "report.json"
+        report.symlink_to(out / "images.bin")
+        for arguments, said in (
+            ((out, "--json", model / "images.bin"), "this is a file of the model"),
+            ((out, "--json", model / "rigs.txt"), "this is a file of the model"),
+            ((out, "--json", out / "images.bin"), "this is also the file of OUT"),
+            ((out, "--json", report), "this is also the file of OUT"),
+            ((out, "--json", places, "--positions", places), "this is the file of positions"),
+            ((out, "--format", "text", "--gps", places), "this is the file of positions"),
+            ((out.parent / "new", "--json", out.parent / "new"), "this is the folder OUT"),
+        ):
+            assert said in refused(capsys, "colmap", model, *arguments)
+        assert places.read_text() == "a b.jpg 1 2 3\n"
+        assert os.listdir(out) == ["cameras.txt"]
+
+    def test_a_name_that_the_output_cannot_hold(
+        self, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Before the solve, which may take hours."""
+        model, out = folders
+        images = dataclasses.replace(tiny().images, names=("a\nb", "b", "c"))
+        write_model(dataclasses.replace(tiny(), images=images), model)
+        said = refused(capsys, "colmap", model, out, "--format", "text")
+        assert "'a\\nb' of image 4 cannot be written as text" in said
+        assert "adjusting" not in said
+        assert os.listdir(out) == []
+
+
 class TestInterrupts:
     """Ctrl-C while files are written."""
 
@@ -164,7 +270,7 @@ class TestInterrupts:
         problem: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """The first is whole, the second is what it was, the third does not begin."""
+        """The first does not take its place, the second is removed, the third does not begin."""
 
         @contextlib.contextmanager
         def interrupted(path: Path) -> Iterator[Any]:
@@ -177,12 +283,9 @@ class TestInterrupts:
         monkeypatch.setattr("caspar.io.ply.open_for_packing", interrupted)
         arguments = zip(("--json", "--out", "--plot"), paths, strict=True)
         assert run("bal", problem, "--quiet", *(part for pair in arguments for part in pair)) == 130
-        assert capsys.readouterr().err == (
-            f"caspar: interrupted; written: {paths[0]}; {paths[1]} is unchanged\n"
-        )
-        assert json.loads(paths[0].read_text())["status"] == "converged_cost"
+        assert capsys.readouterr().err == ("caspar: interrupted; nothing is written\n")
         assert paths[1].read_bytes() == b"old"
-        assert sorted(os.listdir(problem.parent)) == ["a.json", "b.ply", "problem.txt"]
+        assert sorted(os.listdir(problem.parent)) == ["b.ply", "problem.txt"]
 
     def test_after_the_files(
         self,
@@ -209,19 +312,52 @@ class TestInterrupts:
         with pytest.raises(KeyboardInterrupt, match=r"^interrupted; nothing is written$"):
             WrittenFiles().write({Path("a"): interrupted})
 
+    @pytest.mark.filterwarnings(
+        "ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning"
+    )
     @pytest.mark.parametrize("exists", [True, False])
-    def test_just_after_a_file(self, tmp_path: Path, exists: bool) -> None:
-        """Between the replacement and the next step of the command."""
-        path = tmp_path / "a"
-        if exists:
-            path.write_bytes(b"old")
-
-        def late(path: Path) -> None:
-            write_file(path, b"new")
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt, match=rf"^interrupted; written: {path}$"):
-            WrittenFiles().write({path: late})
+    def test_between_any_two_steps(self, tmp_path: Path, exists: bool) -> None:
+        """All outputs are old or all are new, a folder among them, and the message is true."""
+        modules = (caspar.io.replace, caspar.cli.outputs, caspar.colmap.files.folder, contextlib)
+        traced = {str(module.__file__) for module in modules}
+        model = tiny(with_rigs=False)
+        old = {"a.json": b"old", "b.txt": b"old"}
+        ends: list[bool] = []
+        interrupted = True
+        while interrupted:
+            folder = tmp_path / str(len(ends))
+            folder.mkdir()
+            if exists:
+                for name, content in old.items():
+                    (folder / name).write_bytes(content)
+            writers: dict[Path, Callable[[Path], None]] = {
+                folder / "model": lambda path: write_model(model, path),
+                folder / "a.json": lambda path: write_json(path, {}),
+                folder / "b.txt": lambda path: write_bal(path, make_bal_problem()),
+            }
+            files = WrittenFiles()
+            interrupted = False
+            try:
+                with InterruptAt(traced, len(ends)).traced():
+                    files.write(writers)
+            except KeyboardInterrupt as interrupt:
+                interrupted = True
+                said = str(interrupt) or files.when_interrupted()  # as the commands do
+            found = contents(folder)
+            assert found is not None
+            is_new = found == (
+                contents(tmp_path / "new") or written_anew(tmp_path / "new", writers)
+            )
+            assert is_new or found == (old if exists else {})
+            assert is_new or not (folder / "model").exists()
+            if interrupted:
+                names = ", ".join(map(str, writers))
+                state = f"written: {names}" if is_new else "nothing is written"
+                assert said == f"interrupted; {state}"
+                ends.append(is_new)
+        assert is_new
+        assert ends.count(False) > 400
+        assert ends.count(True) > 10
 
     def test_failures_are_kept(self, tmp_path: Path) -> None:
         """One file after the other, whatever happens to the one before."""

@@ -1,6 +1,8 @@
 """Files of COLMAP models: round trips, what is refused and how, damage at every place."""
 
+import contextlib
 import dataclasses
+import errno
 import os
 import resource
 import subprocess
@@ -12,9 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caspar.colmap import Model, ModelFormat, read_model, write_model
+import caspar.colmap.files.folder
+import caspar.io.replace
+from caspar.colmap import Model, ModelFormat, Points, read_model, write_model
 from caspar.errors import FileFormatError, InputError, OptionError
 from tests.colmap.models import ROOT, SYNTHETIC, equal_arrays, packed, synthetic, tiny
+from tests.io.interrupted_steps import FailingCalls, InterruptAt, contents
 
 FORMATS = [kind.value for kind in ModelFormat]
 BINARY = ("cameras.bin", "images.bin", "points3D.bin", "rigs.bin", "frames.bin")
@@ -79,6 +84,272 @@ def test_failed_writing_leaves_all_files(tmp_path: Path) -> None:
     assert before == {file: file.read_bytes() for file in tmp_path.iterdir()}
 
 
+def other_than_tiny() -> Model:
+    """A model that differs from `tiny()` in every file."""
+    model = tiny()
+    assert model.rigs is not None
+    assert model.frames is not None
+    return Model(
+        dataclasses.replace(model.cameras, widths=model.cameras.widths + 1),
+        dataclasses.replace(model.images, cam_from_world=model.images.cam_from_world + 1),
+        dataclasses.replace(model.points, xyz=model.points.xyz + 1),
+        dataclasses.replace(model.rigs, sensor_from_rig=model.rigs.sensor_from_rig * 2),
+        dataclasses.replace(model.frames, rig_from_world=model.frames.rig_from_world + 1),
+    )
+
+
+@pytest.mark.filterwarnings(
+    "ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("exists", [True, False])
+class TestAllFilesOrNone:
+    """Whatever fails and whenever, the folder is the old one or the new one, and said to be."""
+
+    @pytest.fixture(autouse=True)
+    def _models(self, tmp_path: Path, exists: bool) -> None:
+        self.new = other_than_tiny()
+        write_model(tiny(), tmp_path / "old")
+        write_model(self.new, tmp_path / "new")
+        self.before = contents(tmp_path / "old") if exists else None
+        self.after = contents(tmp_path / "new")
+
+    def _folder(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "model"
+        for file in folder.iterdir() if folder.exists() else ():
+            file.unlink()
+        if self.before is not None:
+            folder.mkdir(exist_ok=True)
+            for name, content in self.before.items():
+                (folder / name).write_bytes(content)
+        elif folder.exists():
+            folder.rmdir()
+        return folder
+
+    def test_interrupts_between_any_two_steps(self, tmp_path: Path) -> None:
+        modules = (caspar.io.replace, caspar.colmap.files.folder, contextlib)
+        files = {str(module.__file__) for module in modules}
+        ends: list[str] = []
+        said: str | None = ""
+        while said is not None:
+            folder = self._folder(tmp_path)
+            said = None
+            try:
+                with InterruptAt(files, len(ends)).traced():
+                    write_model(self.new, folder)
+            except KeyboardInterrupt as interrupt:
+                said = str(interrupt)
+            found = contents(folder)
+            assert found in (self.before, self.after)
+            if said is not None:
+                state = "nothing is written" if found == self.before else "all files are written"
+                ends.append(said)
+                # Nothing is said before the first file is begun.
+                assert said in ("", state)
+        assert len(ends) > 400
+        assert ends.count("nothing is written") > 400
+        assert ends.count("all files are written") > 10
+
+    @pytest.mark.parametrize("is_lasting", [True, False], ids=["lasting", "once"])
+    @pytest.mark.parametrize("is_done", [True, False], ids=["after", "before"])
+    @pytest.mark.parametrize(
+        "error", [KeyboardInterrupt, OSError, MemoryError], ids=lambda error: error.__name__
+    )
+    def test_calls_that_fail(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        error: type[BaseException],
+        is_done: bool,
+        is_lasting: bool,
+    ) -> None:
+        num_calls, num_failed = 0, 0
+        while True:
+            folder = self._folder(tmp_path)
+            reason = error(errno.EIO, "Input/output error") if error is OSError else error()
+            calls = FailingCalls(num_calls, reason, is_done=is_done, is_lasting=is_lasting)
+            said = ""
+            with monkeypatch.context() as patch:
+                calls.install(patch)
+                try:
+                    write_model(self.new, folder)
+                except error as caught:
+                    said = str(caught)
+            found = contents(folder)
+            if calls.left >= 0:
+                break
+            num_calls += 1
+            if said == "":  # what is tried without need may fail
+                assert found == self.after
+                continue
+            num_failed += 1
+            assert found in (self.before, self.after)
+            state = "nothing is written" if found == self.before else "all files are written"
+            assert state in said
+        assert said == ""
+        assert found == self.after
+        assert num_failed > 30
+
+    def test_a_file_system_without_hard_links(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refused(*arguments: object) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        renamed = os.replace
+        for place in range(5):
+            folder = self._folder(tmp_path)
+            left = place
+
+            def failing(old: str, new: str) -> None:
+                nonlocal left
+                left -= 1
+                if left == -1:
+                    refused()
+                renamed(old, new)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "link", refused)
+                patch.setattr(os, "replace", failing)
+                with pytest.raises(OSError, match="not permitted; nothing is written"):
+                    write_model(self.new, folder)
+            assert contents(folder) == self.before
+
+
+def test_what_cannot_be_put_back_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says where the old file is."""
+    write_model(tiny(), tmp_path)
+    before = (tmp_path / "cameras.bin").read_bytes()
+    renamed, left = os.replace, 1
+
+    def refused(*arguments: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def failing(old: str, new: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            refused()
+        renamed(old, new)
+        monkeypatch.setattr(os, "link", refused)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(
+        OSError, match=r"cameras\.bin could not be put back, its old content is in"
+    ) as caught:
+        write_model(other_than_tiny(), tmp_path)
+    (kept,) = tmp_path.glob(".caspar-*")
+    assert str(kept) in str(caught.value)
+    assert kept.read_bytes() == before
+
+
+def test_a_limit_of_file_size(tmp_path: Path) -> None:
+    """The largest file, one of the last, fails while it is closed."""
+    write_model(tiny(), tmp_path)
+    before = contents(tmp_path)
+    model = SYNTHETIC / "rigs"
+    largest = max(file.stat().st_size for file in model.glob("*.bin"))
+    program = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from caspar.colmap import read_model, write_model
+model = read_model({str(model)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, ({largest - 1},) * 2)
+try:
+    write_model(model, {str(tmp_path)!r})
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "File too large; nothing is written" in done.stdout, done.stderr
+    assert contents(tmp_path) == before
+
+
+class TestWhatAFormatCannotHold:
+    """It is refused before anything is written, as the command line does before the solve."""
+
+    @pytest.mark.parametrize(
+        ("part", "field", "value", "said"),
+        [
+            ("images", "ids", [4, 2**32, 5], r"model, images.ids\[1\] is 4294967296; files of"),
+            ("points", "keypoint_index", [0.0, 2.0, 0.0], "index: dtype float64; it must be of in"),
+            ("cameras", "widths", [-1, 1], r"model, cameras.widths\[0\] is -1"),
+            ("cameras", "model_ids", [2, 18], r"model, cameras.model_ids\[1\] is 18; .* 0 to 17"),
+            ("cameras", "model_ids", [2, 3], "camera 3 has 8 parameters; its model has 5"),
+            ("images", "point_ids", [2**40, -2, 1, 1], r"images.point_ids\[1\] is -2; .* hold -1"),
+            ("points", "ids", [-5, 1, 8], r"points.ids\[0\] is -5"),
+            ("points", "ids", np.array([2**63, 1, 8], np.uint64), r"is 9223372036854775808; files"),
+            ("points", "colors", [[0, 0, 0], [0, 256, 0], [0, 0, 0]], r"colors\[1, 1\] is 256"),
+            ("points", "keypoint_index", [0, 2**32, 0], r"points.keypoint_index\[1\] is 42949"),
+            ("rigs", "sensor_types", [0, 0, 2], r"rigs.sensor_types\[2\] is 2; .* hold 0 to 1"),
+            ("rigs", "sensor_ids", [7, 3, -1], r"rigs.sensor_ids\[2\] is -1"),
+            ("frames", "ids", [2**32, 11], r"frames.ids\[0\] is 4294967296"),
+            ("frames", "data_ids", [4, 9, -1, 5], r"frames.data_ids\[2\] is -1"),
+        ],
+    )
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_integers(
+        self, tmp_path: Path, part: str, field: str, value: object, said: str, format: str
+    ) -> None:
+        model = tiny()
+        changed = dataclasses.replace(getattr(model, part), **{field: np.array(value)})
+        model = dataclasses.replace(model, **{part: changed})
+        with pytest.raises(InputError, match=said):
+            write_model(model, tmp_path / "out", format)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("name", "format", "said"),
+        [
+            ("a\0b.jpg", "binary", "it has a NUL character"),
+            ("a\ud800.jpg", "binary", "it has surrogates that stand for no bytes"),
+            ("a\ud800.jpg", "text", "it has surrogates that stand for no bytes"),
+            ("\udcc3\udca9.jpg", "binary", "it has surrogates that stand for no bytes"),
+            ("a\n.jpg", "text", "it is empty, has a line break, or has white"),
+            (" a.jpg", "text", "it is empty, has a line break, or has white"),
+            ("", "text", "it is empty, has a line break, or has white"),
+        ],
+    )
+    def test_names(self, tmp_path: Path, name: str, format: str, said: str) -> None:
+        names = ("a.jpg", name, "c.jpg")
+        model = dataclasses.replace(tiny(), images=dataclasses.replace(tiny().images, names=names))
+        with pytest.raises(InputError, match=f"of image 9 cannot be written as {format}: {said}"):
+            write_model(model, tmp_path / "out", format)
+        assert not (tmp_path / "out").exists()
+
+    def test_the_ends_of_the_range(self, tmp_path: Path) -> None:
+        model = tiny()
+        cameras = dataclasses.replace(model.cameras, ids=np.array([2**32 - 1, 0]))
+        images = dataclasses.replace(
+            model.images,
+            camera_ids=np.array([2**32 - 1, 0, 0]),
+            point_ids=np.array([2**63 - 1, -1, 2**53 + 1, 0]),
+        )
+        points = dataclasses.replace(model.points, ids=np.array([2**63 - 1, 2**53 + 1, 0]))
+        model = Model(cameras, images, points)
+        for format in FORMATS:
+            write_model(model, tmp_path / format, format)
+            assert equal_arrays(read_model(tmp_path / format), model)
+
+    def test_offsets(self) -> None:
+        points = tiny(with_rigs=False).points
+        for wrong in ([1, 1, 3, 3], [0, 3, 1, 3]):
+            with pytest.raises(
+                InputError, match=r"points\.offsets: it must start with 0 and never"
+            ):
+                _with_points(dataclasses.replace(points, offsets=np.array(wrong)))
+
+
+def _with_points(points: Points) -> Model:
+    model = tiny(with_rigs=False)
+    return Model(model.cameras, model.images, points)
+
+
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     model = tiny()
     name = b"\xff\xfe.jpg".decode(errors="surrogateescape")
@@ -131,6 +402,14 @@ def _replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         ("points3D.txt", _replaced(b"128", b"256"), "line 2: 256 is no colour; allowed are"),
         ("points3D.txt", _replaced(b" 5 0\n", b" 5\n"), "line 3: the line has 11 entries"),
         ("points3D.txt", _replaced(b"0.2", b"x"), "line 3: 'x' is not a number"),
+        ("points3D.txt", _replaced(b"1 0.1", b"1.5 0.1"), "line 3: 1.5 is no id of a point"),
+        ("points3D.txt", _replaced(b"1 0.1", b"1e17 0.1"), r"line 3: 1e\+17 is no id of a point"),
+        ("points3D.txt", _replaced(b"1 0.1", b"%d 0.1" % 2**63), "3: 9.2233720368547758e.18 is no"),
+        (
+            "images.txt",
+            _replaced(b" -1 3", b" %d 3" % 2**63),
+            "line 4: 9.2233.* is no id of a point",
+        ),
         ("points3D.txt", _replaced(b" 5 0\n", b" 6 0\n"), "image 6 is named in the tracks"),
         ("rigs.txt", _replaced(b"IMU", b"GPS"), "line 2: its sensor has type 'GPS'; allowed are"),
         ("frames.txt", _replaced(b"10 1 ", b"10 4 "), "rig 4 is named in frames, but is not"),

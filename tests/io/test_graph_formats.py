@@ -1,6 +1,7 @@
 """Landmarks, priors and offsets in g2o files; TORO's and GTSAM's text formats."""
 
 import bz2
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from caspar.io import (
 from caspar.io.graphs.toro import euler_from_storage, storage_from_euler
 from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
 from caspar.io.rotations import quaternion_from_angle_axis
-from tests.io.g2o_files import DATA, INFORMATION_SE2
+from tests.io.g2o_files import DATA, INFORMATION_SE2, LINES_SE2
 from tests.io.graph_files import (
     GTSAM_TEXT,
     PLANE,
@@ -140,6 +141,10 @@ class TestG2o:
             ("VERTEX_XY 20 0 0", "vertex 20 was declared before, in line 6"),
             ("VERTEX_XY 8 0 0", "vertex 8 is a pose and a landmark"),
             ("FIX 5", "FIX names vertex 5, which the file does not have"),
+            (
+                "PARAMS_SE2OFFSET 3 0.3 -0.2 0.71",
+                "offset 3 was declared before, as something else, in line 1",
+            ),
         ],
     )
     def test_wrong(self, tmp_path: Path, line: str, said: str) -> None:
@@ -147,6 +152,54 @@ class TestG2o:
         with pytest.raises(FileFormatError) as caught:
             read_g2o(path)
         assert str(caught.value).startswith(f"{path}, line 21: {said}")
+
+    @pytest.mark.parametrize("text", [PLANE, SPACE], ids=["plane", "space"])
+    @pytest.mark.parametrize("read", [read_g2o, read_pose_graph])
+    def test_some_vertices_without_others(
+        self, tmp_path: Path, text: str, read: Callable[[Path], PoseGraph]
+    ) -> None:
+        """A file declares all poses and landmarks, or nothing; the first line that does not fit."""
+        lines = text.splitlines()
+        for tags, wrong in (
+            (("VERTEX_XY", "VERTEX_TRACKXYZ"), ("EDGE_SE2_XY", "EDGE_SE3_TRACKXYZ")),
+            (("VERTEX_SE2", "VERTEX_SE3:QUAT"), ("EDGE_SE2", "EDGE_SE3:QUAT")),
+        ):
+            kept = [line for line in lines if line.split()[0] not in (*tags, "FIX")]
+            first = next(row for row, line in enumerate(kept, 1) if line.split()[0] in wrong)
+            with pytest.raises(FileFormatError) as caught:
+                read(written(tmp_path, "\n".join(kept)))
+            assert f"line {first}: the " in str(caught.value)
+            assert "which the file does not declare; it must declare all" in str(caught.value)
+
+    @pytest.mark.parametrize("tag", ["EDGE_BEARING_SE2_XY 10 5 0.1 1", "EDGE_PRIOR_XY 5 1 2 1 0 1"])
+    def test_a_landmark_without_a_vertex(self, tmp_path: Path, tag: str) -> None:
+        path = written(tmp_path, "\n".join([*LINES_SE2, tag]))
+        with pytest.raises(FileFormatError, match=r"line 5: the .* names vertex 5, which the file"):
+            read_g2o(path)
+
+    def test_an_offset_that_is_declared_twice(self, tmp_path: Path) -> None:
+        """The same offset once more does not matter, nor does one that no line names."""
+        graph = read_g2o(written(tmp_path, PLANE))
+        again = "PARAMS_SE2OFFSET  3 0.3 -0.2  0.7\nPARAMS_SE2OFFSET 9 0 0 0\n"
+        again += f"PARAMS_SE2OFFSET 9 0 0 1\n{PLANE}"
+        assert_graphs_equal(read_g2o(written(tmp_path, again)), graph)
+
+    def test_ids_that_cannot_be_read_back(self, tmp_path: Path) -> None:
+        graph = read_g2o(written(tmp_path, PLANE))
+        cases: tuple[tuple[Any, str], ...] = (
+            (np.array([10, -7, 8]), r"PoseGraph.ids\[1\] is -7; it must be 0 to 2\^63 - 1"),
+            (np.array([10, 7, 2**63], np.uint64), r"PoseGraph.ids\[2\] is 9223372036854775808"),
+            (np.array([10, 7, 7]), "PoseGraph.ids: 7 is there twice"),
+            (np.array([10.0, 7.0, 8.0]), "PoseGraph.ids has dtype float64; it must be of integers"),
+        )
+        for wrong, said in cases:
+            for write in (write_g2o, write_toro):
+                with pytest.raises(ValueError, match=said):
+                    write(tmp_path / "out", replace(graph, ids=wrong))
+        places = replace(graph.landmarks, ids=graph.landmarks.ids - 21)
+        with pytest.raises(ValueError, match=r"PoseGraph.landmarks.ids\[0\] is -1"):
+            write_g2o(tmp_path / "out", replace(graph, landmarks=places))
+        assert not (tmp_path / "out").exists()
 
     def test_an_offset_that_is_wrong_matters_only_if_it_is_used(self, tmp_path: Path) -> None:
         lines = f"VERTEX_SE2 0 0 0 0\nVERTEX_SE2 1 0 0 0\nEDGE_SE2 0 1 0 0 0 {INFORMATION_SE2}\n"
@@ -190,6 +243,42 @@ class TestG2o:
 def rotated(point: list[float], pose: Any) -> Any:
     cosine, sine, x, y = pose
     return [x + cosine * point[0] - sine * point[1], y + sine * point[0] + cosine * point[1]]
+
+
+class TestOrderOfInformation:
+    """Numbers in the order of another program: the message names it instead of `clip`."""
+
+    G2O = "500 0 0 400 0 3000"
+    TORO = "500 0 400 3000 0 0"
+
+    @pytest.mark.parametrize("read", [read_toro, read_pose_graph])
+    def test_lines_of_toro_in_the_order_of_g2o(
+        self, tmp_path: Path, read: Callable[[Path], PoseGraph]
+    ) -> None:
+        text = f"VERTEX2 0 0 0 0\nVERTEX2 1 1 0 0\nEDGE2 0 1 1 0 0 {self.G2O}\n"
+        with pytest.raises(FileFormatError) as caught:
+            read(written(tmp_path, text))
+        said = str(caught.value)
+        assert "line 3: the information matrix has zero on its diagonal" in said
+        assert said.endswith("rename VERTEX2 to VERTEX_SE2 and EDGE2 to EDGE_SE2")
+        assert "clip" not in said
+        text = text.replace("VERTEX2", "VERTEX_SE2").replace("EDGE2", "EDGE_SE2")
+        found = information(read_g2o(written(tmp_path, text)))
+        np.testing.assert_allclose(found, [np.diag([500, 400, 3000])], rtol=1e-14)
+
+    def test_lines_of_g2o_in_the_order_of_toro(self, tmp_path: Path) -> None:
+        text = f"VERTEX_SE2 0 0 0 0\nVERTEX_SE2 1 1 0 0\nEDGE_SE2 0 1 1 0 0 {self.TORO}\n"
+        with pytest.raises(FileFormatError, match="rename VERTEX_SE2 to VERTEX2 and EDGE_SE2 to E"):
+            read_g2o(written(tmp_path, text))
+        text = text.replace("VERTEX_SE2", "VERTEX2").replace("EDGE_SE2", "EDGE2")
+        found = information(read_toro(written(tmp_path, text)))
+        np.testing.assert_allclose(found, [np.diag([500, 400, 3000])], rtol=1e-14)
+
+    @pytest.mark.parametrize("wrong", ["1 2 1 1 0 0", "-1 0 1 1 0 1"])
+    def test_matrices_that_are_wrong_in_both(self, tmp_path: Path, wrong: str) -> None:
+        text = f"EDGE2 0 1 1 0 0 {self.G2O}\nEDGE2 1 2 1 0 0 {wrong}\n"
+        with pytest.raises(FileFormatError, match="indefinite='clip'"):
+            read_toro(written(tmp_path, text))
 
 
 class TestToro:

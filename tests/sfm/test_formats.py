@@ -1,6 +1,7 @@
 """Files of Bundler, OpenSfM and openMVG: what they hold, what they are solved to, round trips."""
 
 import bz2
+import codecs
 import json
 import re
 from collections.abc import Callable
@@ -88,6 +89,17 @@ class TestBundler:
         with pytest.raises(InputError, match=r"cameras has shape \(5, 10\); it must have shape"):
             again.with_values(scene.cameras, scene.points)
 
+    def test_what_cannot_be_written(self, tmp_path: Path) -> None:
+        """A focal length of 0 is how the file says that a camera is not registered."""
+        scene = read_bundler(BUNDLER)
+        for row, is_registered in ((1, True), (2, False)):
+            cameras, registered = scene.cameras.copy(), scene.is_registered.copy()
+            cameras[1, 7], registered[2] = (0.0, True) if is_registered else (500.0, False)
+            wrong = replace(scene, cameras=cameras, is_registered=registered)
+            with pytest.raises(ValueError, match=rf"cameras\[{row}\]: the focal length must be 0"):
+                write_bundler(tmp_path / "out.out", wrong)
+        assert not (tmp_path / "out.out").exists()
+
     TEXT = (
         "# Bundle file v0.3\n1 1\n500 0 0\n1 0 0\n0 1 0\n0 0 1\n0 0 0\n"
         "1 2 3\n10 20 30\n1 0 5 1.5 -2.5\n"
@@ -105,6 +117,7 @@ class TestBundler:
             ("10 20 30", "10 20 256", "line 9: the color of point 0 must be integers"),
             ("1 0 5", "1 1 5", "line 10: the camera of a view is 1; it must be an integer from 0"),
             ("1 0 5", "3 0 5", "the file ends within the views of point 0"),
+            ("1 0 5", "2 0 5 0 0 0 5", "line 10: point 0 has key 5 of camera 0 twice"),
             ("1 0 5", "0 0 5", "line 10: the file goes on behind its last point"),
             ("500", "x", "line 3: 'x' is not a number; 1 cameras must be here"),
             ("500", "nan", "line 3: 1 cameras must be finite numbers"),
@@ -180,6 +193,11 @@ class TestOpenSfm:
             ("a\t1\t1\tinf\t0\t1\t2\t3\n", "must be an integer and finite numbers"),
             ("a\t1\t1 2\t0\t\t1\t2\t3\n", None),
             ("a" * 70_000, "line 1: the line is longer than 65536 bytes"),
+            (
+                "a\t1\t1\t0\t0\t1\t2\t3\nb\t1\t1\t0\t0\t1\t2\t3\n" * 2,
+                "line 3: track '1' was in image 'a' before, in line 1",
+            ),
+            (f"a\t1\t{2**53 + 1}\t0\t0\t1\t2\t3\n", "must be an integer and finite numbers"),
         ],
     )
     def test_wrong_tracks(self, tmp_path: Path, text: str, said: str | None) -> None:
@@ -190,6 +208,52 @@ class TestOpenSfm:
             return
         with pytest.raises(FileFormatError, match=re.escape(said)):
             read_tracks(path)
+
+    def test_a_mark_of_utf8_is_no_part_of_a_name(self, tmp_path: Path) -> None:
+        path = tmp_path / "tracks.csv"
+        path.write_bytes(codecs.BOM_UTF8 + b"a\t1\t1\t0\t0\t1\t2\t3\na\t2\t1\t0\t0\t1\t2\t3\n")
+        assert read_tracks(path).images == ("a",)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"images": ("a\tb",)}, "has a tabulator or the end of a line"),
+            ({"images": ("\ud800",)}, "is no text of UTF-8"),
+            ({"tracks": ("t" * 20_000, "2")}, "has 20000 bytes; allowed are 16384"),
+            ({"images": ("OPENSFM_TRACKS_VERSION_v1",)}, "would be read as the file's version"),
+            ({"track_index": np.zeros(2, np.int32)}, "is there twice"),
+            ({"features": np.array([0, 2**53])}, r"Tracks\.features: it must be between"),
+        ],
+    )
+    def test_tracks_that_cannot_be_written(
+        self, tmp_path: Path, change: dict[str, Any], said: str
+    ) -> None:
+        path = tmp_path / "tracks.csv"
+        path.write_text("a\t1\t1\t0\t0\t1\t2\t3\na\t2\t1\t0\t0\t1\t2\t3\n")
+        tracks = read_tracks(path)
+        with pytest.raises(ValueError, match=said):
+            write_tracks(tmp_path / "out.csv", replace(tracks, **change))
+        assert not (tmp_path / "out.csv").exists()
+
+    def test_names_that_json_can_hold(self, tmp_path: Path) -> None:
+        """JSON has escapes for a lone surrogate and a NUL, which other formats cannot hold."""
+        document = json.loads(bz2.decompress(BERLIN[0].read_bytes()))
+        shots = document[0]["shots"]
+        document[0]["shots"] = {
+            "\ud800" if name == "01.jpg" else f"{name}\0": shot for name, shot in shots.items()
+        }
+        (tmp_path / "a.json").write_text(json.dumps(document))
+        scene = read_opensfm(tmp_path / "a.json", BERLIN[1])
+        write_opensfm(tmp_path / "b.json", scene)
+        again = read_opensfm(tmp_path / "b.json", BERLIN[1])
+        assert again.model.images.names == scene.model.images.names
+        assert "\ud800" in again.model.images.names
+        for format in ("binary", "text"):
+            with pytest.raises(InputError, match=f"of image . cannot be written as {format}"):
+                caspar.colmap.write_model(scene.model, tmp_path / "model", format)
+        assert not (tmp_path / "model").exists()
+        with pytest.raises(InputError, match="other names of images"):
+            read_opensfm(*BERLIN).with_model(scene.model)
 
     def test_other_projections(self, tmp_path: Path) -> None:
         """Parameters in pixels, and back."""
@@ -257,6 +321,7 @@ class TestOpenSfm:
             (b"{}", "this is no list of reconstructions"),
             (b"[" * 100_000, "the JSON is nested too deeply"),
             (b"[NaN]", "this is no JSON: it has the number NaN"),
+            (b'[{"shots": {"a": 1, "a": 2}}]', "this is no JSON: an object has the name 'a' twice"),
             (b"[\xff]", "this is no JSON: it is no UTF-8 text"),
             (b"[\0]", "this is no JSON: it has a NUL byte"),
             (b"[1]", "reconstruction 0 must be an object, not 1"),
@@ -380,6 +445,28 @@ class TestOpenMvg:
             ),
             (lambda one: one.update(structure={}), "a field 'structure' that must be a list"),
             (lambda one: one["structure"][0].update(key=-1), "'key' that must be an integer"),
+            (
+                lambda one: one["structure"][1].update(key=0),
+                "the file.structure[1] has the key 0, which another entry has too",
+            ),
+            (
+                lambda one: one["views"].append(one["views"][2]),
+                "the file.views[4] has the key 2, which another entry has too",
+            ),
+            (
+                lambda one: one["extrinsics"].append(one["extrinsics"][0]),
+                "the file.extrinsics[3] has the key 0, which another entry has too",
+            ),
+            (
+                lambda one: one["structure"][0]["value"]["observations"].append(
+                    one["structure"][0]["value"]["observations"][1]
+                ),
+                "the file.structure[0].value.observations[3] has the key 1, which another",
+            ),
+            (
+                lambda one: one["views"][0]["value"]["ptr_wrapper"]["data"].update(id_pose=True),
+                "has a field 'id_pose' that must be an integer",
+            ),
         ],
     )
     def test_wrong(self, tmp_path: Path, change: Callable[[Any], object], said: str) -> None:

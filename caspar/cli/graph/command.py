@@ -22,7 +22,10 @@ from caspar.cli.outputs import (
     write_json,
 )
 from caspar.cli.progress import progress_shown
+from caspar.errors import OptionError
 from caspar.io import PoseGraph, read_pose_graph, write_g2o, write_toro
+from caspar.io.graphs.g2o import check_g2o
+from caspar.io.graphs.toro import check_toro
 from caspar.progress import phase
 from caspar.solver.result.quantities import count_text
 from caspar.solver.result.report import terminal_report, text_report
@@ -92,13 +95,11 @@ def solve_graph(request: GraphRequest) -> ExitCode:
         "--html": request.html,
     }
     by_option = {option: path for option, path in asked.items() if path is not None}
-    check_targets(by_option, request.file, "the graph itself")
+    check_targets(by_option.items(), [("the graph itself", request.file)])
     files = WrittenFiles()
     try:
         return _solve_and_write(request, files)
     except KeyboardInterrupt as interrupt:
-        if interrupt.args:
-            raise  # while files were written; it says which
         raise KeyboardInterrupt(files.when_interrupted()) from interrupt
 
 
@@ -112,6 +113,7 @@ def _solve_and_write(request: GraphRequest, files: WrittenFiles) -> ExitCode:
                 indefinite="clip" if request.clips else "error",
                 unknown="skip" if request.skips_unknown else "error",
             )
+        _check_format(request.out, graph)
         loss = None if request.loss is None else getattr(caspar.loss, GRAPH_LOSSES[request.loss])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -139,6 +141,19 @@ def _solve_and_write(request: GraphRequest, files: WrittenFiles) -> ExitCode:
     return ExitCode.SUCCESS if summary.result.status.is_success else ExitCode.NOT_CONVERGED
 
 
+def _check_format(out: Path | None, graph: PoseGraph) -> None:
+    """Find out before the solve whether the file to be written can hold the graph."""
+    if out is not None:
+        try:
+            (check_toro if _is_toro(out) else check_g2o)(graph)
+        except ValueError as error:
+            raise OptionError(f"--out {out}: {error}") from error
+
+
+def _is_toro(path: Path) -> bool:
+    return path.name.lower().endswith(TORO_SUFFIXES)
+
+
 def _writers(
     request: GraphRequest,
     graph: PoseGraph,
@@ -147,7 +162,7 @@ def _writers(
 ) -> dict[Path, Callable[[Path], None]]:
     writers: dict[Path, Callable[[Path], None]] = {}
     if request.out is not None:
-        write = write_toro if request.out.name.lower().endswith(TORO_SUFFIXES) else write_g2o
+        write = write_toro if _is_toro(request.out) else write_g2o
         writers[request.out] = lambda path: write(path, summary.graph)
     if request.json is not None:
         writers[request.json] = lambda path: write_json(path, json_report(graph, summary))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.cameras import MODELS_BY_ID
 from caspar.colmap.model import (
+    NO_POINT,
     Cameras,
     Floats,
     Frames,
@@ -150,6 +151,8 @@ def read_images(reader: ByteReader) -> Images:
         names.append(reader.take_name(f"the name of {what}"))
         count = reader.take_count(f"keypoints of {what}", KEYPOINT.itemsize)
         keypoints.append(reader.take_array(KEYPOINT, count, what))
+        if (keypoints[-1]["point"] < NO_POINT).any():
+            raise reader.error(f"{what} has the id of a point of 2^63 or more")
     reader.finish("image")
     records = np.concatenate([np.empty(0, KEYPOINT), *keypoints])
     columns = np.array(rows, dtype=np.float64).reshape(-1, 9)
@@ -186,6 +189,11 @@ def read_points(reader: ByteReader) -> Points:
     starts[count] = reader.position = start
     reader.finish("point")
     records, tracks = _split(reader.data, starts, POINT, TRACK)
+    if (records["id"] < 0).any():
+        number = int(np.argmax(records["id"] < 0))
+        raise reader.error(
+            f"point {number} (counting from 0) has an id of 2^63 or more", starts[number]
+        )
     return Points(
         ids=np.ascontiguousarray(records["id"]),
         xyz=np.ascontiguousarray(records["xyz"]),

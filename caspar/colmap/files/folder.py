@@ -5,7 +5,6 @@ the size of the files, whatever counts they announce. A new file replaces an old
 files are complete.
 """
 
-import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -13,11 +12,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from caspar.cameras import MODELS_BY_ID
 from caspar.colmap.files import binary, binary_writer, text, text_writer
-from caspar.colmap.model import Model
+from caspar.colmap.model import NO_POINT, Cameras, Model, SensorType, num_parameters_of
 from caspar.errors import FileFormatError, InputError, OptionError
 from caspar.io.compressed import FilePath, path_text
-from caspar.io.replace import open_for_replacing
+from caspar.io.replace import FileTransaction, open_for_replacing
 from caspar.user_warnings import warn_user
 
 
@@ -31,6 +33,44 @@ class ModelFormat(Enum):
     def suffix(self) -> str:
         """Suffix of the files, with the dot."""
         return ".bin" if self is ModelFormat.BINARY else ".txt"
+
+    def files(self, folder: FilePath) -> list[Path]:
+        """List the files that a model in a folder has or may have."""
+        return [_file(Path(path_text(folder)), name, self) for name in _PARTS]
+
+    def check(self, model: Model) -> None:
+        """Refuse a model that could not be read back from this format.
+
+        Raises:
+            InputError: An id, a size or a color is not an integer that the format can hold, a
+                camera has a wrong number of parameters, or the format cannot hold the name of an
+                image.
+        """
+        for name, part in model.parts().items():
+            for field, (least, largest) in _RANGES[name].items():
+                _check_integers(f"model, {name}.{field}", getattr(part, field), least, largest)
+        _check_parameters(model.cameras)
+        for image_id, image_name in zip(model.images.ids.tolist(), model.images.names, strict=True):
+            if (wrong := self._wrong_name(image_name)) is not None:
+                raise InputError(
+                    f"the name {image_name!r} of image {image_id} cannot be written as "
+                    f"{self.value}: {wrong}"
+                )
+
+    def _wrong_name(self, name: str) -> str | None:
+        if self is ModelFormat.BINARY and "\0" in name:
+            return "it has a NUL character; rename the image"
+        if self is ModelFormat.TEXT and ("\n" in name or name != name.strip() or not name):
+            return (
+                "it is empty, has a line break, or has white space at an end; write a binary model"
+            )
+        try:
+            encoded = name.encode(errors="surrogateescape")
+        except UnicodeEncodeError:
+            encoded = b""
+        if encoded.decode(errors="surrogateescape") != name:
+            return "it has surrogates that stand for no bytes of a file name; rename the image"
+        return None
 
 
 class _Part(NamedTuple):
@@ -88,6 +128,42 @@ _PARTS = {
 }
 """Files by the field of `Model` that each holds."""
 
+_ID_RANGE = (0, 2**32 - 1)
+_LARGE_RANGE = (0, 2**63 - 1)
+
+_RANGES = {
+    "cameras": {
+        "ids": _ID_RANGE,
+        "model_ids": (0, max(MODELS_BY_ID)),
+        "widths": _LARGE_RANGE,
+        "heights": _LARGE_RANGE,
+    },
+    "images": {
+        "ids": _ID_RANGE,
+        "camera_ids": _ID_RANGE,
+        "point_ids": (NO_POINT, _LARGE_RANGE[1]),
+    },
+    "points": {
+        "ids": _LARGE_RANGE,
+        "colors": (0, 255),
+        "image_ids": _ID_RANGE,
+        "keypoint_index": _ID_RANGE,
+    },
+    "rigs": {
+        "ids": _ID_RANGE,
+        "sensor_types": (0, max(SensorType)),
+        "sensor_ids": _ID_RANGE,
+    },
+    "frames": {
+        "ids": _ID_RANGE,
+        "rig_ids": _ID_RANGE,
+        "sensor_types": (0, max(SensorType)),
+        "sensor_ids": _ID_RANGE,
+        "data_ids": _LARGE_RANGE,
+    },
+}
+"""Integers that both formats hold; COLMAP reads ids of 32 bits from text, too."""
+
 
 def read_model(folder: FilePath) -> Model:
     """Read a COLMAP model.
@@ -125,8 +201,9 @@ def read_model(folder: FilePath) -> Model:
 def write_model(model: Model, folder: FilePath, format: str | ModelFormat = "binary") -> None:
     """Write a COLMAP model, so that `read_model` gives it back, as all versions of COLMAP do.
 
-    A model without rigs and frames is written as by COLMAP 3, which COLMAP 4 reads too. All files
-    are replaced at the end, one after the other; before that, old ones are unchanged.
+    A model without rigs and frames is written as by COLMAP 3, which COLMAP 4 reads too. When all
+    files are complete, they replace the old ones. If that fails or is interrupted, the old ones are
+    put back: the folder has all files of one model or of the other.
 
     Args:
         model: What to write.
@@ -136,14 +213,13 @@ def write_model(model: Model, folder: FilePath, format: str | ModelFormat = "bin
     Raises:
         OptionError: An unknown format, or `folder` is no path.
         InputError: The model has no rigs and frames, but the folder has those of another model; or
-            the name of an image cannot be written as text.
-        OSError: A file cannot be written.
+            the format cannot hold a name or a number, see `ModelFormat.check`. Nothing is written.
+        OSError: A file cannot be written; all old files are unchanged.
     """
     place = Path(path_text(folder))
     kind = _checked_format(format)
-    parts = model.parts()
-    place.mkdir(exist_ok=True)
-    stale = [_file(place, name, kind) for name in _PARTS.keys() - parts.keys()]
+    kind.check(model)
+    stale = [_file(place, name, kind) for name in _PARTS.keys() - model.parts().keys()]
     for file in sorted(stale):
         if file.exists():
             raise InputError(
@@ -152,17 +228,46 @@ def write_model(model: Model, folder: FilePath, format: str | ModelFormat = "bin
             )
     if kind is ModelFormat.TEXT and _file(place, "cameras", ModelFormat.BINARY).exists():
         warn_user(f"{place} has a binary model, which COLMAP and caspar read instead of text files")
-    with contextlib.ExitStack() as stack:
-        for name, part in parts.items():
-            stream = stack.enter_context(open_for_replacing(_file(place, name, kind)))
-            writers = _PARTS[name]
-            is_binary = kind is ModelFormat.BINARY
+    files = FileTransaction()
+    files.run(lambda: _write_parts(files, model, place, kind))
+
+
+def _write_parts(files: FileTransaction, model: Model, place: Path, kind: ModelFormat) -> None:
+    files.make_folder(place)
+    for name, part in model.parts().items():
+        writers = _PARTS[name]
+        is_binary = kind is ModelFormat.BINARY
+        with open_for_replacing(_file(place, name, kind)) as stream:
             for piece in (writers.write_binary if is_binary else writers.write_text)(part):
                 stream.write(piece)
 
 
 def _file(folder: Path, name: str, kind: ModelFormat) -> Path:
     return folder / f"{_PARTS[name].stem}{kind.suffix}"
+
+
+def _check_integers(name: str, values: Any, least: int, largest: int) -> None:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{name}: dtype {array.dtype}; it must be of integers")
+    is_good = (array >= least) & (array <= largest)
+    if not is_good.all():
+        place = tuple(np.argwhere(~is_good)[0].tolist())
+        row = ", ".join(map(str, place))
+        raise InputError(
+            f"{name}[{row}] is {array[place]}; files of COLMAP hold {least} to {largest}"
+        )
+
+
+def _check_parameters(cameras: Cameras) -> None:
+    wanted = [num_parameters_of(model_id) for model_id in cameras.model_ids.tolist()]
+    for camera_id, found, count in zip(
+        cameras.ids.tolist(), np.diff(cameras.offsets).tolist(), wanted, strict=True
+    ):
+        if found != count:
+            raise InputError(
+                f"model, cameras: camera {camera_id} has {found} parameters; its model has {count}"
+            )
 
 
 def _checked_format(given: str | ModelFormat) -> ModelFormat:

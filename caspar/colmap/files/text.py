@@ -5,8 +5,9 @@ empty lines are passed over, except the second line of an image, which is empty 
 keypoints. Source: COLMAP's scene/reconstruction_io_text.cc.
 """
 
+import codecs
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from caspar.colmap.model import (
     Floats,
     Frames,
     Images,
+    Integers,
     Points,
     Rigs,
     SensorType,
@@ -30,6 +32,9 @@ from caspar.io.numbers import parse_numbers, shown
 
 _LARGEST_EXACT = 2.0**53
 """Integers below it are the same in float64."""
+
+_LONGEST_INTEGER = 40
+"""Python refuses to convert thousands of digits."""
 
 _LINES_AT_ONCE = 1 << 13
 
@@ -65,7 +70,7 @@ class LineReader:
     """
 
     def __init__(self, data: bytes, path: str) -> None:
-        self._stream = io.BytesIO(data)
+        self._stream = io.BytesIO(data.removeprefix(codecs.BOM_UTF8))
         self._path = path
         self._number = 0
 
@@ -102,8 +107,7 @@ class TokenReader:
     def integer(self, what: str) -> int:
         """Take an integer from 0 to 2^63 - 1."""
         token = self.word(what)
-        # The length is limited because Python refuses to convert thousands of digits.
-        if not token.isdigit() or len(token) > 40 or int(token) >= 2**63:
+        if not token.isdigit() or len(token) > _LONGEST_INTEGER or int(token) >= 2**63:
             raise self._line.error(f"its {what} is {shown(token)}, not an integer of 0 to 2^63 - 1")
         return int(token)
 
@@ -167,6 +171,7 @@ def read_images(reader: LineReader) -> Images:
     names: list[str] = []
     poses: list[Floats] = []
     keypoints: list[Floats] = []
+    point_ids: list[Integers] = []
     for line in reader.lines():
         tokens = TokenReader(line)
         image_id = tokens.integer("image id")
@@ -174,8 +179,9 @@ def read_images(reader: LineReader) -> Images:
         ids.append((image_id, tokens.integer("camera id")))
         names.append(tokens.rest("name").decode(errors="surrogateescape"))
         second = reader.any_line()
-        keypoints.append(np.empty((0, 3)) if second is None else _keypoints(second))
-    records = np.concatenate([np.empty((0, 3)), *keypoints])
+        pixels, seen = _keypoints(Line("", 0, b"") if second is None else second)
+        keypoints.append(pixels)
+        point_ids.append(seen)
     columns = np.array(ids, dtype=np.int64).reshape(-1, 2)
     return Images(
         ids=columns[:, 0].copy(),
@@ -183,38 +189,39 @@ def read_images(reader: LineReader) -> Images:
         camera_ids=columns[:, 1].copy(),
         cam_from_world=np.array(poses, dtype=np.float64).reshape(-1, 7),
         offsets=offsets_of(list(map(len, keypoints))),
-        keypoints=records[:, :2].copy(),
-        point_ids=records[:, 2].astype(np.int64),
+        keypoints=np.concatenate([np.empty((0, 2)), *keypoints]),
+        point_ids=np.concatenate([np.empty(0, np.int64), *point_ids]),
     )
 
 
-def _keypoints(line: Line) -> Floats:
-    """Return (n, 3): x, y, id of the point."""
+def _keypoints(line: Line) -> tuple[Floats, Integers]:
+    """Return (n, 2) pixels and (n,) ids of points."""
     numbers = _numbers(line)
     if len(numbers) % 3 != 0:
         raise line.error(
             f"the line has {len(numbers)} entries; keypoints need three each: x, y, id of a point"
         )
     records = numbers.reshape(-1, 3)
-    _check_integers(line, records[:, 2], -1, "id of a point")
-    return records
+    point_ids = _point_ids(records[:, 2], -1, lambda row: (line, line.text.split()[3 * row + 2]))
+    return records[:, :2], point_ids
 
 
 def read_points(reader: LineReader) -> Points:
     """Read points3D.txt."""
     records: list[Floats] = [np.empty((0, _POINT_COLUMNS))]
     tracks: list[Floats] = [np.empty((0, 2))]
-    counts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    counts: list[Integers] = [np.empty(0, np.int64)]
+    ids: list[Integers] = [np.empty(0, np.int64)]
     pending: list[Line] = []
     for line in reader.lines():
         pending.append(line)
         if len(pending) == _LINES_AT_ONCE:
-            _add_points(pending, records, tracks, counts)
+            _add_points(pending, ids, records, tracks, counts)
             pending = []
-    _add_points(pending, records, tracks, counts)
+    _add_points(pending, ids, records, tracks, counts)
     columns, track = np.concatenate(records), np.concatenate(tracks).astype(np.int64)
     return Points(
-        ids=columns[:, 0].astype(np.int64),
+        ids=np.concatenate(ids),
         xyz=columns[:, 1:4].copy(),
         colors=columns[:, 4:7].astype(np.uint8),
         errors=columns[:, 7].copy(),
@@ -226,9 +233,10 @@ def read_points(reader: LineReader) -> Points:
 
 def _add_points(
     lines: list[Line],
+    ids: list[Integers],
     records: list[Floats],
     tracks: list[Floats],
-    counts: list[NDArray[np.int64]],
+    counts: list[Integers],
 ) -> None:
     """Parse many lines at once: several times as fast as one by one."""
     lengths = np.array([len(line.text.split()) for line in lines], dtype=np.int64)
@@ -249,10 +257,9 @@ def _add_points(
     columns, track = run.values[places], run.values[is_track].reshape(-1, 2)
     owners = np.repeat(np.arange(len(lines)), (lengths - _POINT_COLUMNS) // 2)
     for values, what, largest, rows in (
-        (columns[:, 0], "id of a point", _LARGEST_EXACT, None),
         *((columns[:, place], "colour", 255.0, None) for place in (4, 5, 6)),
-        (track[:, 0], "id of an image", 2.0**32, owners),
-        (track[:, 1], "index of a keypoint", 2.0**32, owners),
+        (track[:, 0], "id of an image", 2.0**32 - 1, owners),
+        (track[:, 1], "index of a keypoint", 2.0**32 - 1, owners),
     ):
         is_good = (values == np.floor(values)) & (values >= 0) & (values <= largest)
         if not is_good.all():
@@ -261,6 +268,9 @@ def _add_points(
             raise line.error(
                 f"{values[place]:.17g} is no {what}; allowed are integers of 0 to {largest:.0f}"
             )
+    ids.append(
+        _point_ids(columns[:, 0], 0, lambda row: (lines[row], lines[row].text.split(None, 1)[0]))
+    )
     records.append(columns)
     tracks.append(track)
     counts.append((lengths - _POINT_COLUMNS) // 2)
@@ -331,8 +341,24 @@ def _numbers(line: Line) -> Floats:
     return run.values
 
 
-def _check_integers(line: Line, values: Floats, least: int, what: str) -> None:
-    is_good = (values == np.floor(values)) & (values >= least) & (values < _LARGEST_EXACT)
-    if not is_good.all():
-        wrong = values[int(np.argmin(is_good))]
-        raise line.error(f"{wrong:.17g} is no {what}; allowed are integers of {least} to 2^53 - 1")
+def _point_ids(
+    values: Floats, least: int, place_of: Callable[[int], tuple[Line, bytes]]
+) -> Integers:
+    """Return ids of points exactly, though they were parsed as floating point numbers.
+
+    Args:
+        values: (n,) as parsed.
+        least: The least id that is allowed.
+        place_of: The line and the text of an id, by its row.
+    """
+    is_exact = (values == np.floor(values)) & (values >= least) & (values < _LARGEST_EXACT)
+    ids = np.where(is_exact, values, 0.0).astype(np.int64)
+    for row in np.flatnonzero(~is_exact).tolist():
+        line, token = place_of(row)
+        if not token.isdigit() or len(token) > _LONGEST_INTEGER or int(token) >= 2**63:
+            raise line.error(
+                f"{values[row]:.17g} is no id of a point; allowed are integers of {least} to "
+                "2^63 - 1"
+            )
+        ids[row] = int(token)
+    return ids

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from caspar.cameras import MODELS_BY_ID
 from caspar.colmap.model import Cameras, Floats, Frames, Images, Points, Rigs, SensorType
-from caspar.errors import InputError
 
 _POINTS_AT_ONCE = 1 << 13
 
@@ -25,19 +24,10 @@ def camera_text(cameras: Cameras) -> Iterator[bytes]:
 
 
 def image_text(images: Images) -> Iterator[bytes]:
-    """Make images.txt.
-
-    Raises:
-        InputError: The name of an image has a line break, or white space at an end.
-    """
+    """Make images.txt."""
     yield b"# IMAGE_ID, QW, QX, QY, QZ, TX, TY, TZ, CAMERA_ID, NAME\n"
     yield b"# POINTS2D[] as (X, Y, POINT3D_ID)\n"
     for number, name in enumerate(images.names):
-        if "\n" in name or name != name.strip() or not name:
-            raise InputError(
-                f"the name {name!r} of image {images.ids[number]} cannot be written as text: it "
-                "is empty, has a line break, or has white space at an end; write a binary model"
-            )
         pose = _numbers(images.cam_from_world[number])
         head = f"{images.ids[number]} {pose} {images.camera_ids[number]} {name}\n"
         yield head.encode(errors="surrogateescape")

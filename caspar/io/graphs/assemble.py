@@ -25,8 +25,11 @@ def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
     kind = records.kind
     groups = {section: group_of(section, records, reading) for section in Section}
     poses_from_edges = len(groups[Section.POSES].ids) == 0
-    landmark_ids = _landmark_ids(groups)
-    pose_ids = _pose_ids(groups)
+    landmark_ids, pose_ids = _landmark_ids(groups), _pose_ids(groups)
+    if _declares_vertices(records, groups):
+        landmark_ids, pose_ids = (
+            groups[section].ids[:, 0] for section in (Section.LANDMARKS, Section.POSES)
+        )
     pose_rows = _rows(pose_ids, groups[Section.POSES], reading)
     landmark_rows = _rows(landmark_ids, groups[Section.LANDMARKS], reading)
     if not reading.has_two_numberings:
@@ -73,6 +76,19 @@ def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
 
 
 # -- ids -------------------------------------------------------------------------------------------
+
+
+def _declares_vertices(records: GraphRecords, groups: Mapping[Section, Group]) -> bool:
+    """Tell whether all vertices must be declared: some are, and the landmarks are not GTSAM's.
+
+    GTSAM's files declare poses only, and seen landmarks have ids of their own.
+    """
+    has_landmarks = any(
+        kind.section in (Section.LANDMARKS, *_OF_LANDMARKS) and not kind.is_covariance
+        for kind in records.by_kind
+    )
+    is_declared = any(len(groups[one].ids) > 0 for one in (Section.POSES, Section.LANDMARKS))
+    return has_landmarks and is_declared
 
 
 def _landmark_ids(groups: Mapping[Section, Group]) -> NDArray[np.int64]:
@@ -197,6 +213,12 @@ class _Offsets:
             raise FileFormatError(
                 f"{self._reading.path}, line {named_in}: the line names offset {name}, which no "
                 "PARAMS line of the file declares"
+            )
+        other = self._records.other_offsets.get(name)
+        if other is not None:
+            raise FileFormatError(
+                f"{self._reading.path}, line {other.number}: offset {name} was declared before, as "
+                f"something else, in line {line.number}"
             )
         records = parse_records([line], kind, self._reading.path)
         pose: FloatArray = stored(kind, records, self._reading.path)[0]

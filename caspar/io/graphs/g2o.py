@@ -49,8 +49,9 @@ from caspar.errors import OptionError
 from caspar.io.compressed import FilePath, open_for_reading, path_text
 from caspar.io.graphs.assemble import assemble
 from caspar.io.graphs.groups import Indefinite, Reading
+from caspar.io.graphs.information import information_from_toro
 from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.lines import LineKind, Section, read_records
+from caspar.io.graphs.lines import LineKind, OtherOrder, Section, read_records
 from caspar.io.graphs.pose_graph import PoseGraph
 from caspar.io.graphs.writing import check_writable, formatted, triangles
 from caspar.io.replace import open_for_packing
@@ -77,7 +78,18 @@ _PLANE, _SPACE = PoseGraphKind.SE2, PoseGraphKind.SE3
 TAGS: Mapping[bytes, LineKind] = {
     b"VERTEX_SE2": LineKind(Section.POSES, _PLANE, 3, stored=storage_from_angle),
     b"VERTEX_SE3:QUAT": LineKind(Section.POSES, _SPACE, 7),
-    b"EDGE_SE2": LineKind(Section.EDGES, _PLANE, 3, 3, stored=storage_from_angle),
+    b"EDGE_SE2": LineKind(
+        Section.EDGES,
+        _PLANE,
+        3,
+        3,
+        stored=storage_from_angle,
+        other_order=OtherOrder(
+            information_from_toro,
+            "In TORO's order, ff fs ss rr fr sr, all matrices of these lines are. If the file was "
+            "made of one of TORO's, rename VERTEX_SE2 to VERTEX2 and EDGE_SE2 to EDGE2",
+        ),
+    ),
     b"EDGE_SE3:QUAT": LineKind(Section.EDGES, _SPACE, 7, 6),
     b"EDGE_SE2_OFFSET": LineKind(
         Section.SENSOR_EDGES, _PLANE, 3, 3, num_offsets=2, stored=storage_from_angle
@@ -110,8 +122,8 @@ def read_g2o(
     """Read a pose graph from a g2o text file.
 
     If the file has edges but no vertices, poses are chained along edges from the lowest id, which
-    is put at the origin, to each of the others by as few edges as possible. If it has no vertices
-    of landmarks, each is put at the mean of where its sightings see it.
+    is put at the origin, to each of the others by as few edges as possible, and each landmark is
+    put at the mean of where its sightings see it. A file that has some vertices must have all.
 
     An information matrix is judged by itself, scaled to unit diagonal, so units do not matter. An
     eigenvalue of the scaled matrix counts as zero down to -1e-6 of the largest one.
@@ -195,11 +207,24 @@ def write_g2o(path: FilePath, graph: PoseGraph) -> None:
         graph: what to write.
 
     Raises:
-        ValueError: the graph holds a number that is not finite, or an index out of range, or a pose
-            and a landmark have one id, or `path` is no path; nothing is written then.
+        ValueError: the graph holds a number that is not finite, an index out of range, an id that
+            is no integer from 0 to 2^63 - 1 or that is there twice, as those of a pose and of a
+            landmark, or `path` is no path; nothing is written then.
         OSError: the file cannot be written; the old one is unchanged.
     """
     path = path_text(path)
+    check_g2o(graph)
+    with open_for_packing(path) as stream:
+        for text in _g2o_text(graph):
+            stream.write(text)
+
+
+def check_g2o(graph: PoseGraph) -> None:
+    """Refuse a graph that the format cannot hold.
+
+    Raises:
+        ValueError: See `write_g2o`.
+    """
     check_writable(graph)
     both = np.intersect1d(graph.ids, graph.landmarks.ids)
     if len(both) > 0:
@@ -207,9 +232,6 @@ def write_g2o(path: FilePath, graph: PoseGraph) -> None:
             f"PoseGraph: id {both[0]} is a pose's and a landmark's; g2o has one numbering: "
             "add the greatest id of a pose to landmarks.ids"
         )
-    with open_for_packing(path) as stream:
-        for text in _g2o_text(graph):
-            stream.write(text)
 
 
 def _g2o_text(graph: PoseGraph) -> Iterator[bytes]:

@@ -157,12 +157,17 @@ def _roots(kind: LineKind, records: Records, reading: Reading) -> FloatArray:
     roots, faults = information_roots(kind.information(matrices))
     if len(faults) > 0 and reading.indefinite == "error":
         row, fault = next(iter(faults.items()))
-        raise FileFormatError(
-            f"{reading.path}, line {records.line_numbers[row]}: the information matrix {fault}; "
-            f"it must be positive semidefinite{_and_others(faults)}. "
+        advice = (
             f"{reading.reader}(..., indefinite='clip') reads the "
             "file nevertheless: it sets negative eigenvalues of the matrix scaled to unit diagonal "
             "to 0, and rows and columns whose diagonal entry is not positive too"
+        )
+        other = kind.other_order
+        if other is not None and not information_roots(other.information(matrices))[1]:
+            advice = other.advice
+        raise FileFormatError(
+            f"{reading.path}, line {records.line_numbers[row]}: the information matrix {fault}; "
+            f"it must be positive semidefinite{_and_others(faults)}. {advice}"
         )
     return roots
 

@@ -20,6 +20,23 @@ written with six digits can have eigenvalues this far below zero. They count as 
 _LARGEST = 1e100
 """Bound of correlations, so that their eigenvalues are finite; more than 1 is wrong anyway."""
 
+TORO_TRIANGLE = [0, 1, 4, 2, 5, 3]
+"""Places in TORO's ff fs ss rr fr sr of the upper triangle of x y angle, row by row."""
+
+
+def information_from_toro(matrices: FloatArray) -> FloatArray:
+    """Return information in the plane, from matrices that were filled row by row in TORO's order.
+
+    Args:
+        matrices: (n, 3, 3) symmetric.
+    """
+    rows, columns = np.triu_indices(3)
+    triangle = matrices[:, rows, columns][:, TORO_TRIANGLE]
+    information = np.empty_like(matrices)
+    information[:, rows, columns] = triangle
+    information[:, columns, rows] = triangle
+    return information
+
 
 def information_roots(information: FloatArray) -> tuple[FloatArray, dict[int, str]]:
     """Upper triangular W with transpose(W) @ W = information, no entry of its diagonal below zero.

@@ -8,7 +8,7 @@ megabytes at a time, so that memory goes with the numbers that the file holds.
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
+from caspar.io.compressed import bounded_lines
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.numbers import parse_numbers, shown
 from caspar.io.rotations import FloatArray
@@ -27,7 +28,9 @@ LONGEST_LINE_BYTES = 1 << 20
 MAX_UNKNOWN_KINDS = 100
 """Kinds of unknown lines that are passed over; a file with more of them is no graph."""
 
-_NUM_IDS = 2**63  # ids are int64
+LARGEST_ID = 2**63 - 1
+"""Ids are int64."""
+
 _LINES_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 1 << 23  # long lines are mostly white space, of which nothing is kept
 _LONGEST_OFFSET_BYTES = 4096  # an id and seven numbers; a longer line is taken for none
@@ -56,8 +59,23 @@ class Section(Enum):
 _OF_TWO = (Section.EDGES, Section.SENSOR_EDGES, Section.SIGHTINGS, Section.BEARINGS)
 
 
-def _as_written(matrices: FloatArray) -> FloatArray:
+def as_written(matrices: FloatArray) -> FloatArray:
+    """Return the same matrices: the file has the order of `PoseGraph.sqrt_information`."""
     return matrices
+
+
+@dataclass(frozen=True)
+class OtherOrder:
+    """An order in which other programs write the information of such lines.
+
+    Attributes:
+        information: Brings (n, dim, dim) matrices that were written in it into the order of
+            `PoseGraph.sqrt_information`.
+        advice: What to say if all matrices of a file are positive semidefinite in it only.
+    """
+
+    information: Callable[[FloatArray], FloatArray]
+    advice: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +93,7 @@ class LineKind:
             which are checked first.
         information: Brings (n, dim, dim) matrices as they are written into the order of
             `PoseGraph.sqrt_information`.
+        other_order: An order that is often mistaken for that of these lines; None: there is none.
     """
 
     section: Section
@@ -83,8 +102,9 @@ class LineKind:
     dim: int = 0
     num_offsets: int = 0
     is_covariance: bool = False
-    stored: Callable[[FloatArray], FloatArray] = _as_written
-    information: Callable[[FloatArray], FloatArray] = _as_written
+    stored: Callable[[FloatArray], FloatArray] = as_written
+    information: Callable[[FloatArray], FloatArray] = as_written
+    other_order: OtherOrder | None = None
 
     @property
     def num_ids(self) -> int:
@@ -138,6 +158,7 @@ class GraphRecords:
         kind: what all poses and measurements are.
         by_kind: the records of each kind of lines that the file has.
         offsets: the first line of each offset, not parsed yet, by the offset's id.
+        other_offsets: a line that declares an offset again, as something else, by the offset's id.
         fixes: the first line that fixes each vertex, by the vertex's id.
         skipped: the number of lines of each kind that is not read, by their tag.
     """
@@ -145,6 +166,7 @@ class GraphRecords:
     kind: PoseGraphKind
     by_kind: Mapping[LineKind, Records]
     offsets: Mapping[int, tuple[Line, LineKind]]
+    other_offsets: Mapping[int, Line]
     fixes: Mapping[int, int]
     skipped: Mapping[str, int]
 
@@ -206,17 +228,19 @@ def read_records(
     """
     readers: dict[LineKind, _RecordReader] = {}
     offsets: dict[int, tuple[Line, LineKind]] = {}
+    other_offsets: dict[int, Line] = {}
     fixes: dict[int, int] = {}
     skipped: Counter[str] = Counter()
     kind: PoseGraphKind | None = None
-    for line in _lines(stream, path):
+    for number, text in bounded_lines(stream, path, LONGEST_LINE_BYTES):
+        line = Line(number, text)
         if not line.text.strip() or line.text.lstrip().startswith(b"#"):
             continue
         tag, *rest = line.text.split(None, 1)
         content = Line(line.number, rest[0] if rest else b"")
         line_kind = tags.get(tag)
         if line_kind is not None and line_kind.section is Section.OFFSETS:
-            _add_offset(content, line_kind, offsets)
+            _add_offset(content, line_kind, offsets, other_offsets)
         elif tag.startswith(b"PARAMS_"):
             continue  # it serves lines that are not read
         elif tag == _FIX_TAG:
@@ -239,7 +263,7 @@ def read_records(
     if kind is None:
         raise FileFormatError(f"{path}: the file holds no vertices and no edges")
     by_kind = {one: reader.all_records() for one, reader in readers.items()}
-    return GraphRecords(kind, by_kind, offsets, fixes, dict(skipped))
+    return GraphRecords(kind, by_kind, offsets, other_offsets, fixes, dict(skipped))
 
 
 def _as_counted(kind: LineKind, line: Line) -> LineKind:
@@ -268,7 +292,12 @@ def _unknown(tag: bytes, line: Line, tags: Mapping[bytes, LineKind], path: str) 
     )
 
 
-def _add_offset(line: Line, kind: LineKind, offsets: dict[int, tuple[Line, LineKind]]) -> None:
+def _add_offset(
+    line: Line,
+    kind: LineKind,
+    offsets: dict[int, tuple[Line, LineKind]],
+    others: dict[int, Line],
+) -> None:
     """Note the line of an offset; what is wrong with it matters only if it is used.
 
     A file that is not read for its offsets, such as one without landmarks, may have any.
@@ -276,7 +305,9 @@ def _add_offset(line: Line, kind: LineKind, offsets: dict[int, tuple[Line, LineK
     tokens = line.text.split(None, 1)
     if tokens and len(line.text) <= _LONGEST_OFFSET_BYTES and tokens[0].isdigit():
         short = Line(line.number, b" ".join(line.text.split()))
-        offsets.setdefault(int(tokens[0]), (short, kind))
+        first, first_kind = offsets.setdefault(int(tokens[0]), (short, kind))
+        if (first.text, first_kind) != (short.text, kind):
+            others.setdefault(int(tokens[0]), short)
 
 
 def _may_skip(tag: bytes, skipped: Mapping[str, int]) -> bool:
@@ -284,19 +315,6 @@ def _may_skip(tag: bytes, skipped: Mapping[str, int]) -> bool:
     if _NAME.fullmatch(tag) is None:
         return False
     return len(skipped) < MAX_UNKNOWN_KINDS or tag.decode() in skipped
-
-
-def _lines(stream: io.BufferedIOBase, path: str) -> Iterator[Line]:
-    """Read one line after the other, none longer than the limit."""
-    number = 0
-    while text := stream.readline(LONGEST_LINE_BYTES + 1):
-        number += 1
-        if len(text) > LONGEST_LINE_BYTES:
-            raise FileFormatError(
-                f"{path}, line {number}: the line is longer than "
-                f"{LONGEST_LINE_BYTES} bytes, the limit; it begins with {shown(text)}"
-            )
-        yield Line(number, text)
 
 
 def _add_fixes(line: Line, fixes: dict[int, int], path: str) -> None:
@@ -367,7 +385,7 @@ def _parse_id(token: bytes, line: Line, path: str) -> int:
         FileFormatError: it is not an integer from 0 to 2^63 - 1.
     """
     # The length is limited because Python refuses to convert thousands of digits.
-    if not token.isdigit() or len(token) > 40 or int(token) >= _NUM_IDS:
+    if not token.isdigit() or len(token) > 40 or int(token) > LARGEST_ID:
         raise FileFormatError(
             f"{path}, line {line.number}: {shown(token)} is not a vertex id; allowed "
             "are the integers 0 to 2^63 - 1"

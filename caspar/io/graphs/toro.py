@@ -33,17 +33,15 @@ from caspar.io.graphs.g2o import (
     storage_from_angle,
 )
 from caspar.io.graphs.groups import Indefinite
+from caspar.io.graphs.information import TORO_TRIANGLE, information_from_toro
 from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.lines import LineKind, Section
+from caspar.io.graphs.lines import LineKind, OtherOrder, Section, as_written
 from caspar.io.graphs.pose_graph import PoseGraph
 from caspar.io.graphs.writing import check_writable, formatted, triangles
 from caspar.io.replace import open_for_packing
 from caspar.io.rotations import FloatArray, multiply
 
 _PLANE, _SPACE = PoseGraphKind.SE2, PoseGraphKind.SE3
-
-_TRIANGLE = [0, 1, 4, 2, 5, 3]
-"""Places in ff fs ss rr fr sr of the upper triangle of x y angle, row by row."""
 
 _HALVES = np.array([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
 """Errors of roll, pitch and yaw over those of the quaternion's vector part."""
@@ -80,16 +78,6 @@ def euler_from_storage(poses: FloatArray) -> FloatArray:
     return np.column_stack([poses[:, 4:], roll, pitch, yaw])
 
 
-def _from_toro(matrices: FloatArray) -> FloatArray:
-    """Information in the plane, from a matrix that was filled row by row with TORO's order."""
-    rows, columns = np.triu_indices(3)
-    triangle = matrices[:, rows, columns][:, _TRIANGLE]
-    information = np.empty_like(matrices)
-    information[:, rows, columns] = triangle
-    information[:, columns, rows] = triangle
-    return information
-
-
 def _of_halves(matrices: FloatArray) -> FloatArray:
     """Information of the quaternion's vector part, from that of roll, pitch and yaw."""
     with np.errstate(over="ignore"):
@@ -102,7 +90,18 @@ TAGS: Mapping[bytes, LineKind] = {
     b"VERTEX2": LineKind(Section.POSES, _PLANE, 3, stored=storage_from_angle),
     b"VERTEX3": LineKind(Section.POSES, _SPACE, 6, stored=storage_from_euler),
     b"EDGE2": LineKind(
-        Section.EDGES, _PLANE, 3, 3, stored=storage_from_angle, information=_from_toro
+        Section.EDGES,
+        _PLANE,
+        3,
+        3,
+        stored=storage_from_angle,
+        information=information_from_toro,
+        other_order=OtherOrder(
+            as_written,
+            "In g2o's order, the upper triangle row by row, all matrices of these lines are: "
+            "programs from before g2o's tags of today write VERTEX2 and EDGE2 with it. If this "
+            "file is of such a program, rename VERTEX2 to VERTEX_SE2 and EDGE2 to EDGE_SE2",
+        ),
     ),
     b"EDGE3": LineKind(
         Section.EDGES, _SPACE, 6, 6, stored=storage_from_euler, information=_of_halves
@@ -142,18 +141,27 @@ def write_toro(path: FilePath, graph: PoseGraph) -> None:
 
     Raises:
         ValueError: the graph has landmarks, bearings or priors, for which the format has no lines;
-            a number that is not finite; an index out of range; or `path` is no path. Nothing is
-            written then.
+            a number that is not finite; an index or an id that `write_g2o` refuses; or `path` is
+            no path. Nothing is written then.
         OSError: the file cannot be written; the old one is unchanged.
     """
     path = path_text(path)
+    check_toro(graph)
+    with open_for_packing(path) as stream:
+        for text in _toro_text(graph):
+            stream.write(text)
+
+
+def check_toro(graph: PoseGraph) -> None:
+    """Refuse a graph that the format cannot hold.
+
+    Raises:
+        ValueError: See `write_toro`.
+    """
     check_writable(graph)
     others = [name for name in graph.counts() if name not in ("poses", "edges")]
     if others:
         raise ValueError(f"PoseGraph: TORO's format has no {', no '.join(others)}; use write_g2o")
-    with open_for_packing(path) as stream:
-        for text in _toro_text(graph):
-            stream.write(text)
 
 
 def _toro_text(graph: PoseGraph) -> Iterator[bytes]:
@@ -161,7 +169,7 @@ def _toro_text(graph: PoseGraph) -> Iterator[bytes]:
     ends = graph.ids[np.stack([graph.index_a, graph.index_b], axis=1)]
     fixes = "".join(f"FIX {name}\n" for name in graph.ids[graph.fixed].tolist()).encode()
     if graph.kind is _PLANE:
-        order = np.argsort(_TRIANGLE)
+        order = np.argsort(TORO_TRIANGLE)
         numbers = triangles(graph.sqrt_information)[:, order]
         yield from formatted("VERTEX2", ids, angle_from_storage(graph.poses))
         yield from formatted("EDGE2", ends, angle_from_storage(graph.measurement), numbers)

@@ -6,6 +6,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.io.graphs.lines import LARGEST_ID
 from caspar.io.graphs.pose_graph import (
     Landmarks,
     PoseGraph,
@@ -55,8 +56,10 @@ def check_writable(graph: PoseGraph) -> None:
     """Refuse what readers would refuse to read back.
 
     Raises:
-        ValueError: A number is not finite, or an index is out of range.
+        ValueError: A number is not finite, an index is out of range, or an id is none.
     """
+    for name, ids in (("ids", graph.ids), ("landmarks.ids", graph.landmarks.ids)):
+        _check_ids(f"PoseGraph.{name}", ids)
     parts: dict[str, PoseGraph | Landmarks | SensorEdges | Sightings | Priors] = {
         "": graph,
         "landmarks.": graph.landmarks,
@@ -81,6 +84,18 @@ def check_writable(graph: PoseGraph) -> None:
                 _check_indices(name, array, limits[field.name])
             elif isinstance(array, np.ndarray) and array.dtype == np.float64:
                 _check_finite(name, array)
+
+
+def _check_ids(name: str, ids: NDArray[np.int64]) -> None:
+    if ids.dtype.kind not in "iu":
+        raise ValueError(f"{name} has dtype {ids.dtype}; it must be of integers")
+    is_good = (ids >= 0) & (ids <= LARGEST_ID)
+    if not is_good.all():
+        row = int(np.argmin(is_good))
+        raise ValueError(f"{name}[{row}] is {ids[row]}; it must be 0 to 2^63 - 1")
+    unique, counts = np.unique(ids, return_counts=True)
+    if len(unique) < len(ids):
+        raise ValueError(f"{name}: {unique[np.argmax(counts)]} is there twice")
 
 
 def _check_finite(name: str, array: FloatArray) -> None:
