@@ -379,7 +379,7 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
     storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
     moved = retracted(kernel.node, storage, step, kernel.read_free())
     if limits is not None:
-        moved = clamped(limits, kernel.node, storage, moved, kernel.types.values)
+        moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
     kernel.write_part(NodePart.CANDIDATE, moved)
 
 
