@@ -36,6 +36,7 @@ from caspar.equations.node_blocks import (
     free_rows,
     free_within,
     inverse_of_parts,
+    may_move,
     node_diagonal,
 )
 from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total, is_free
@@ -284,9 +285,12 @@ def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -
     free = free_within(limits, node, storage, gradient)
     # at the same values as before what steps were to push out stays held
     is_new = kernel.scalar("shortening") < 0.5
-    before = is_free(kernel.read_part(NodePart.FREE))
-    free = [moves & (is_new | earlier) for moves, earlier in zip(free, before, strict=True)]
-    kernel.write_part(NodePart.FREE, [moves.where(1.0, 0.0) for moves in free])
+    before = kernel.read_part(NodePart.FREE)
+    kept = [
+        (is_new | moved).where(moves.where(1.0, 0.0), entry)
+        for moves, moved, entry in zip(free, is_free(before), before, strict=True)
+    ]
+    kernel.write_part(NodePart.FREE, kept)
     return kernel.build()
 
 
@@ -362,12 +366,9 @@ def _clipped(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -> Se
         return step
     diagonal = kernel.read_part(NodePart.DIAGONAL) if scaled else None
     storage, shortening = kernel.read_part(NodePart.NODES), kernel.scalar("shortening")
-    clipped, blocked = clipped_step(limits, kernel.node, storage, step, shortening, diagonal)
-    free = [
-        entry if stays is None else stays.where(0.0, entry)
-        for stays, entry in zip(blocked, kernel.read_part(NodePart.FREE), strict=True)
-    ]
-    kernel.write_part(NodePart.FREE, free)
+    free = kernel.read_part(NodePart.FREE)
+    clipped, held = clipped_step(limits, kernel.node, storage, step, shortening, free, diagonal)
+    kernel.write_part(NodePart.FREE, held)
     return clipped
 
 
@@ -376,8 +377,10 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
     if scaled:
         pairs = zip(step, kernel.read_part(NodePart.DIAGONAL), strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
-    storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
-    moved = retracted(kernel.node, storage, step, kernel.read_free())
+    storage, limits, free = kernel.read_part(NodePart.NODES), kernel.read_limits(), kernel.read_free()
+    if limits is not None:
+        free = may_move(kernel.read_part(NodePart.FREE))
+    moved = retracted(kernel.node, storage, step, free)
     if limits is not None:
         moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
     kernel.write_part(NodePart.CANDIDATE, moved)

@@ -40,6 +40,7 @@ from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import cached
 from caspar.ir.dtype import DType
+from caspar.solver.iterate.linearization import KEPT_WAY, NUM_INSIDE
 from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
 
@@ -143,6 +144,7 @@ class _Writer:
             text.shared(programs.LOWER, storage, size)
             text.shared(programs.UPPER, storage, size)
             text.variable("shortening", WIDE, self._number(0.0))
+            text.variable("num_inside", DType.INT64, str(NUM_INSIDE))
         with text.alone():
             self._load()
         for name, dtype, value in (
@@ -204,11 +206,13 @@ class _Writer:
         text = self._text
         verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
         with text.alone():
-            self._instances.program(policy.policy_graph())
+            self._instances.program(policy.policy_graph(is_bounded=self._shape.is_bounded))
         text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
         accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")
         with text.when(f"({accepted}) > has_moved"):
             text.set("has_moved", "1")
+            if self._shape.is_bounded:
+                text.set("num_inside", text.chosen("num_inside > 0", "num_inside - 1", "0"))
             if self._asks_stale:
                 text.set("is_stale", "1")
             with text.alone():
@@ -293,10 +297,12 @@ class _Writer:
             else:
                 self._team.linearize()
         if self._shape.is_bounded:
-            # after a rejected step those of nodes keep their direction
-            rejected, first = self._number(1.0), self._number(0.0)
-            text.set("shortening", text.chosen(is_due, first, rejected))
-            with text.when(is_due), text.alone():
+            # as `Linearization.controls`
+            rejected = self._number(1.0)
+            first = text.chosen("num_inside > 0", self._number(KEPT_WAY), self._number(0.0))
+            is_whole = f"({is_due}) | ({self._state(State.CONFIRMING)} > {self._number(0.5)})"
+            text.set("shortening", text.chosen(is_whole, first, rejected))
+            with text.when(is_whole), text.alone():
                 self._instances.program(step_program.activate_graph(self._shape))
         if self._asks_stale:
             text.set("is_stale", "0")

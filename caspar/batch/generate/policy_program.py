@@ -132,8 +132,9 @@ class _After:
 class _Step:
     """The step that was tried, and the state before it."""
 
-    def __init__(self, kernel: ProgramBuilder) -> None:
+    def __init__(self, kernel: ProgramBuilder, *, is_bounded: bool) -> None:
         self.kernel = kernel
+        self.is_shortened = 0.5 < kernel.scalar("shortening") if is_bounded else None
         self.state = {one: kernel.entry(STATE, one) for one in State}
         self.option = {one: kernel.entry(OPTIONS, one) for one in Option}
         self.answer = {one: kernel.entry(ANSWERS, one) for one in Answer}
@@ -174,11 +175,11 @@ def least(one: Scalar, other: Scalar) -> Scalar:
     return (one < other).where(one, other)
 
 
-def policy_graph() -> Graph:
+def policy_graph(*, is_bounded: bool = False) -> Graph:
     """The whole decision: see `policy.decide`."""
     kernel = ProgramBuilder("policy", WIDE)
     kernel.graph.origin = "policy"
-    step = _Step(kernel)
+    step = _Step(kernel, is_bounded=is_bounded)
     after = _after_step(step)
     after = _damped(step, after)
     after = _after_fall(step, after)
@@ -240,7 +241,11 @@ def _shown(step: _Step, promised: Scalar) -> tuple[Scalar, Scalar]:
     at_optimum = (0.0 < promised).where(GO_ON, code(SolveStatus.CONVERGED_GRADIENT))
     end = step.at_optimum.where(at_optimum, end)
     same = unknown | step.at_optimum
-    return end, same.where(step.state[State.CONFIRMING], confirms)
+    confirms = same.where(step.state[State.CONFIRMING], confirms)
+    if step.is_shortened is not None:
+        confirms = (step.is_shortened & (GO_ON < end)).where(1.0, confirms)
+        end = step.is_shortened.where(GO_ON, end)
+    return end, confirms
 
 
 def _after_step(step: _Step) -> _After:

@@ -28,6 +28,7 @@ from caspar.equations.node_blocks import (
     clamped,
     clipped_step,
     free_within,
+    may_move,
     node_diagonal,
 )
 from caspar.equations.node_kernels import MEMORY
@@ -116,7 +117,10 @@ def _put_promised(
     descent = dot(slopes, step)
     step = _clipped(kernel, shape, step) if shape.is_bounded else step
     square = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
-    along = dot(slopes, step) if shape.is_bounded else descent
+    along = descent
+    if shape.is_bounded:
+        # the linear solve held numbers that go to a bound, and their slope counts
+        along = dot(kernel.entries(GRADIENT, shape.num_unknowns), step)
     # where rounding leaves no factor there is no step, and nothing is known of its size
     _put(kernel, Tried.DESCENT, is_definite.where(descent, 1.0))
     _put(kernel, Tried.MODEL, is_definite.where(0.5 * (along + damping * square), 0.0))
@@ -136,7 +140,10 @@ def _put_moved(
     for first, place in _places(nodes):
         values = kernel.entries(VALUES, node.storage_dim, place)
         own = slice(first, first + node.tangent_dim)
-        moved = retracted(node, values, step[own], None if free is None else free[own])
+        moves = None if free is None else free[own]
+        if nodes.is_bounded:
+            moves = may_move(kernel.entries(FREE, node.tangent_dim, first))
+        moved = retracted(node, values, step[own], moves)
         if nodes.is_bounded:
             limits = _limits(kernel, nodes, first)
             moved = clamped(limits, node, values, moved, kernel.graph.dtype)
@@ -152,18 +159,17 @@ def _clipped(kernel: ProgramBuilder, shape: BatchShape, step: Sequence[Scalar]) 
         for first, place in _places(nodes) if nodes.is_bounded else ():
             own = slice(first, first + nodes.node.tangent_dim)
             values = kernel.entries(VALUES, nodes.node.storage_dim, place)
-            found, blocked = clipped_step(
+            found, held = clipped_step(
                 _limits(kernel, nodes, first),
                 nodes.node,
                 values,
                 [-x for x in step[own]],
                 kernel.scalar("shortening"),
+                kernel.entries(FREE, nodes.node.tangent_dim, first),
             )
             clipped[own] = [-x for x in found]
-            for component, stays in enumerate(blocked):
-                if stays is not None:
-                    moves = kernel.entry(FREE, first + component)
-                    kernel.put(FREE, first + component, stays.where(0.0, moves))
+            for component, entry in enumerate(held):
+                kernel.put(FREE, first + component, entry)
     return clipped
 
 

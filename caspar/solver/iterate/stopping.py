@@ -156,7 +156,7 @@ def _remaining(state: PolicyState, damping: float, tried: TriedStep, *, accepted
     What an accepted step of little damping promised stands for the values it leads to: more than
     what remains there, unless the linear model is wrong.
     """
-    if damping <= LITTLE_DAMPING:
+    if damping <= LITTLE_DAMPING and not tried.is_shortened:
         return remaining_decrease(state.cost, tried)
     return math.nan if accepted else state.remaining
 
@@ -223,6 +223,10 @@ def _shown(
         options: Tolerances.
         accepted: Whether it is taken.
     """
+    if tried.is_shortened:
+        whole = tried._replace(is_shortened=False)
+        shown, is_small = _shown(state, promised, damping, whole, options, accepted=accepted)
+        return None, is_small or shown is not None
     cost = state.cost
     if tried.outcome is LinearOutcome.AT_OPTIMUM:
         # unless it was not zero with less damping: float32 holds nothing that small
