@@ -41,6 +41,10 @@ TO_LOWER, TO_UPPER, WAS_SENT = 0.25, 0.375, 0.75
 """FREE of a number that the next linear solve holds, and its step takes to a bound; and of one
 that is free again because a step that took it there was rejected as well."""
 
+SURELY_ACTIVE = 1e-3
+"""Share of the step that a number would take alone, by its own slope and curvature. If a bound is
+as near, the number goes there, and linear solves need not know of it."""
+
 LITTLE_ROOM = 0.1
 """Share of its step up to which the way of a number to its bound is little
 (docs/design/0029-bounds.md)."""
@@ -94,6 +98,38 @@ def free_within(
     return free
 
 
+def activated(
+    limits: Sequence[Sequence[Scalar]],
+    node: NodeType,
+    storage: Sequence[Scalar],
+    gradient: Sequence[Scalar],
+    squares: Sequence[Scalar],
+) -> list[Scalar]:
+    """FREE of a node at new values: 1, 0, or a code for what the next step takes to a bound.
+
+    Args:
+        limits: As in `free_within`.
+        node: The type.
+        storage: Of a node.
+        gradient: Of the cost.
+        squares: diag(J^T J).
+    """
+    entries = []
+    for component, moves in enumerate(free_within(limits, node, storage, gradient)):
+        entry, slope = moves.where(1.0, 0.0), gradient[component]
+        place = node.shifted_places.get(component)
+        if place is not None:
+            # the step of the number alone, SURELY_ACTIVE of it
+            reach = SURELY_ACTIVE * slope
+            lower, upper = (limit[component] for limit in limits)
+            to_lower = (storage[place] - lower) * squares[component] <= reach
+            to_upper = (upper - storage[place]) * squares[component] <= -reach
+            entry = (moves & to_lower & (0.0 < slope)).where(TO_LOWER, entry)
+            entry = (moves & to_upper & (slope < 0.0)).where(TO_UPPER, entry)
+        entries.append(entry)
+    return entries
+
+
 def _is(entry: Scalar, code: float) -> Scalar:
     """Whether an entry of FREE is a code."""
     return (code - 0.0625 < entry) & (entry < code + 0.0625)
@@ -141,13 +177,13 @@ def clipped_step(
         if root is not None:
             lengths[component] = step[component] * root.reciprocal()
         length, has_limits = lengths[component], lower <= upper
-        below, above = reach * (lower - storage[place]), reach * (upper - storage[place])
-        for is_passed, longest, code in (
-            (length < below, below, TO_LOWER),
-            (above < length, above, TO_UPPER),
+        below, above = lower - storage[place], upper - storage[place]
+        for is_passed, room, code in (
+            (length < reach * below, below, TO_LOWER),
+            (reach * above < length, above, TO_UPPER),
         ):
             is_sent = _is(free[component], code)
-            is_beyond = has_limits & (is_passed | is_sent)
+            is_beyond, longest = has_limits & (is_passed | is_sent), is_sent.where(room, reach * room)
             ratio = is_sent.where(0.0, longest / (is_beyond & ~is_sent).where(length, 1.0))
             has_room = (longest < 0.0) | (0.0 < longest)
             is_near = (ratio <= LITTLE_ROOM) & ~_is(free[component], WAS_SENT)

@@ -30,16 +30,16 @@ from collections.abc import Sequence
 
 from caspar.equations.node_blocks import (
     ROUNDING,
+    activated,
     clamped,
     clipped_step,
     free_block,
     free_rows,
-    free_within,
     inverse_of_parts,
     may_move,
     node_diagonal,
 )
-from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total, is_free
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.block_parts import block_parts, block_places
 from caspar.frontend.factors.retraction import retracted
@@ -79,7 +79,7 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     if form.rounds_values(types):
         made.append(round_kernel(node, types))
     if bounded:
-        made.append(activate_kernel(node, types, eliminated=eliminated))
+        made.append(activate_kernel(node, types, eliminated=eliminated, scaled=scaled))
     if eliminated:
         return [
             *made,
@@ -276,19 +276,25 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
-    """After linearisation: FREE, by `nodes`, their `gradient` and their bounds."""
+def activate_kernel(
+    node: NodeType, types: Types, *, eliminated: bool = False, scaled: bool = False
+) -> KernelSpec:
+    """After linearisation: FREE, by `nodes`, their `gradient`, diag(J^T J) and their bounds."""
     kernel = NodeBuilder(node, "activate", types.sums, types, eliminated=eliminated, bounded=True)
     limits = kernel.read_limits()
     assert limits is not None
     storage, gradient = kernel.read_part(NodePart.NODES), kernel.read_part(NodePart.GRADIENT)
-    free = free_within(limits, node, storage, gradient)
+    if scaled:
+        squares = kernel.read_part(NodePart.DIAGONAL)
+    else:
+        block = dict(zip(block_places(node), kernel.read_part(NodePart.BLOCK), strict=True))
+        squares = [block[row, row] for row in range(node.tangent_dim)]
+    entries = activated(limits, node, storage, gradient, squares)
     # at the same values as before what steps were to push out stays held
     is_new = kernel.scalar("shortening") < 0.5
     before = kernel.read_part(NodePart.FREE)
     kept = [
-        (is_new | moved).where(moves.where(1.0, 0.0), entry)
-        for moves, moved, entry in zip(free, is_free(before), before, strict=True)
+        is_new.where(entry, earlier) for entry, earlier in zip(entries, before, strict=True)
     ]
     kernel.write_part(NodePart.FREE, kept)
     return kernel.build()

@@ -25,9 +25,9 @@ from caspar.equations.node_blocks import (
     ROUNDING,
     UNITS_APART,
     Free,
+    activated,
     clamped,
     clipped_step,
-    free_within,
     may_move,
     node_diagonal,
 )
@@ -182,8 +182,11 @@ def activate_graph(shape: BatchShape) -> Graph:
             values = kernel.entries(VALUES, nodes.node.storage_dim, place)
             slopes = kernel.entries(GRADIENT, nodes.node.tangent_dim, first)
             limits = _limits(kernel, nodes, first)
-            for component, moves in enumerate(free_within(limits, nodes.node, values, slopes)):
-                kernel.put(FREE, first + component, moves.where(1.0, 0.0))
+            own = range(first, first + nodes.node.tangent_dim)
+            squares = [kernel.entry(MATRIX, i * shape.row_length + i) for i in own]
+            entries = activated(limits, nodes.node, values, slopes, squares)
+            for place, entry in zip(own, entries, strict=True):
+                kernel.put(FREE, place, entry)
     return kernel.graph.build()
 
 

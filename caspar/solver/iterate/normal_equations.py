@@ -279,8 +279,11 @@ class NormalEquations:
                 self._look.begin()  # before they are overwritten
             if goes_ahead:
                 self._enqueue_ahead(goal)
-            is_shortened = self._is_bounded and self._held.was_rejected
-            return TriedStep.of(self._read(), is_shortened=is_shortened)
+            return TriedStep.of(
+                self._read(),
+                is_bounded=self._is_bounded,
+                is_shortened=self._is_bounded and self._held.was_rejected,
+            )
 
         is_looked_at = self.solvers.looks_at_pivots(goal.damping)
         tried = solved()

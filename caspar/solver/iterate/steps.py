@@ -47,6 +47,8 @@ class TriedStep(NamedTuple):
         linear_iterations: PCG iterations.
         outcome: Why PCG stopped.
         least_pivot: Of a factorisation.
+        least_promise: Decrease of the cost that is promised if no bound stops the step; nothing
+            without bounds. `model_decrease` is of the step up to there, and tells of no minimum.
         is_shortened: Whether nodes stopped at the first bound that one of their numbers met: then
             a small step, and a small promise, tell nothing of a minimum.
     """
@@ -58,7 +60,13 @@ class TriedStep(NamedTuple):
     linear_iterations: int
     outcome: LinearOutcome
     least_pivot: float = 1.0
+    least_promise: float = -math.inf
     is_shortened: bool = False
+
+    @property
+    def promise(self) -> float:
+        """Decrease of the cost that the linear model predicts, bounds left aside."""
+        return max(self.model_decrease, self.least_promise)
 
     @property
     def is_limited(self) -> bool:
@@ -66,7 +74,9 @@ class TriedStep(NamedTuple):
         return self.outcome is LinearOutcome.ITERATIONS
 
     @classmethod
-    def of(cls, scalars: Mapping[str, float], *, is_shortened: bool = False) -> "TriedStep":
+    def of(
+        cls, scalars: Mapping[str, float], *, is_bounded: bool = False, is_shortened: bool = False
+    ) -> "TriedStep":
         """From the solver's scalars, by name."""
         model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
         promised = scalars["first_descent"] + scalars["eliminated_descent"]
@@ -82,6 +92,7 @@ class TriedStep(NamedTuple):
             linear_iterations=int(scalars["linear_iterations"]),
             outcome=outcome,
             least_pivot=scalars["least_pivot"],
+            least_promise=0.5 * promised if is_bounded else -math.inf,
             is_shortened=is_shortened,
         )
 
