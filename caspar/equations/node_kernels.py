@@ -78,8 +78,10 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     made = [scale_kernel(node, types, eliminated=eliminated, masked=masked)] if scaled else []
     if form.rounds_values(types):
         made.append(round_kernel(node, types))
+    reduced = not eliminated and len(form.eliminated) > 0
     if bounded:
-        made.append(activate_kernel(node, types, eliminated=eliminated, scaled=scaled))
+        kinds = {"eliminated": eliminated, "reduced": reduced, "scaled": scaled}
+        made.append(activate_kernel(node, types, **kinds))
     if eliminated:
         return [
             *made,
@@ -87,7 +89,6 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
             solve_kernel(node, types),
             eliminated_retract_kernel(node, types, scaled=scaled, masked=masked, bounded=bounded),
         ]
-    reduced = len(form.eliminated) > 0
     if bounded:
         made.append(clip_kernel(node, types, scaled=scaled))
     return [
@@ -277,14 +278,22 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
 
 
 def activate_kernel(
-    node: NodeType, types: Types, *, eliminated: bool = False, scaled: bool = False
+    node: NodeType,
+    types: Types,
+    *,
+    eliminated: bool = False,
+    reduced: bool = False,
+    scaled: bool = False,
 ) -> KernelSpec:
-    """After linearisation: FREE, by `nodes`, their `gradient`, diag(J^T J) and their bounds."""
+    """After linearisation: FREE, by `nodes`, their `gradient`, diag(J^T J) and their bounds.
+
+    Args: see `factorize_kernel`.
+    """
     kernel = NodeBuilder(node, "activate", types.sums, types, eliminated=eliminated, bounded=True)
     limits = kernel.read_limits()
     assert limits is not None
     storage, gradient = kernel.read_part(NodePart.NODES), kernel.read_part(NodePart.GRADIENT)
-    if scaled:
+    if scaled or reduced:
         squares = kernel.read_part(NodePart.DIAGONAL)
     else:
         block = dict(zip(block_places(node), kernel.read_part(NodePart.BLOCK), strict=True))
