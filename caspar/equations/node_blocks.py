@@ -41,7 +41,7 @@ TO_LOWER, TO_UPPER, WAS_SENT = 0.25, 0.375, 0.75
 """FREE of a number that the next linear solve holds, and its step takes to a bound; and of one
 that is free again because a step that took it there was rejected as well."""
 
-SURELY_ACTIVE = 1e-3
+SURELY_ACTIVE = 1e-2
 """Share of the step that a number would take alone, by its own slope and curvature. If a bound is
 as near, the number goes there, and linear solves need not know of it."""
 
