@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from caspar.equations.parts import TO_LOWER, TO_UPPER, WAS_SENT, has_code
 from caspar.frontend.factors.block_parts import block_parts
 from caspar.frontend.factors.trace import NodeType
 from caspar.ir.dtype import DType
@@ -36,10 +37,6 @@ makes the Schur complement indefinite, one that is too large is only damped more
 _SMALLEST_PIVOT = 1e-15
 """Lower bound of a pivot of a block scaled to unit diagonal."""
 
-
-TO_LOWER, TO_UPPER, WAS_SENT = 0.25, 0.375, 0.75
-"""FREE of a number that the next linear solve holds, and its step takes to a bound; and of one
-that is free again because a step that took it there was rejected as well."""
 
 SURELY_ACTIVE = 1e-2
 """Share of the step that a number would take alone, by its own slope and curvature. If a bound is
@@ -130,16 +127,6 @@ def activated(
     return entries
 
 
-def _is(entry: Scalar, code: float) -> Scalar:
-    """Whether an entry of FREE is a code."""
-    return (code - 0.0625 < entry) & (entry < code + 0.0625)
-
-
-def may_move(free: Sequence[Scalar]) -> list[Scalar]:
-    """The components that a retraction moves: what is free, and what goes to a bound."""
-    return [0.0625 < entry for entry in free]
-
-
 def clipped_step(
     limits: Sequence[Sequence[Scalar]],
     node: NodeType,
@@ -182,11 +169,14 @@ def clipped_step(
             (length < reach * below, below, TO_LOWER),
             (reach * above < length, above, TO_UPPER),
         ):
-            is_sent = _is(free[component], code)
-            is_beyond, longest = has_limits & (is_passed | is_sent), is_sent.where(room, reach * room)
+            is_sent = has_code(free[component], code)
+            is_beyond, longest = (
+                has_limits & (is_passed | is_sent),
+                is_sent.where(room, reach * room),
+            )
             ratio = is_sent.where(0.0, longest / (is_beyond & ~is_sent).where(length, 1.0))
             has_room = (longest < 0.0) | (0.0 < longest)
-            is_near = (ratio <= LITTLE_ROOM) & ~_is(free[component], WAS_SENT)
+            is_near = (ratio <= LITTLE_ROOM) & ~has_code(free[component], WAS_SENT)
             arrives = is_beyond & (is_near | ~has_room)
             limits_share = is_beyond & ~arrives & (ratio < share)
             share = limits_share.where(ratio, share)

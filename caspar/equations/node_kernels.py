@@ -36,7 +36,6 @@ from caspar.equations.node_blocks import (
     free_block,
     free_rows,
     inverse_of_parts,
-    may_move,
     node_diagonal,
 )
 from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
@@ -75,7 +74,8 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     """All kernels of a node type."""
     eliminated, scaled = node.name in form.eliminated, form.is_scaled
     masked, bounded = node.name in form.masked, node.name in form.bounded
-    made = [scale_kernel(node, types, eliminated=eliminated, masked=masked)] if scaled else []
+    held = {"eliminated": eliminated, "masked": masked, "bounded": bounded}
+    made = [scale_kernel(node, types, **held)] if scaled else []
     if form.rounds_values(types):
         made.append(round_kernel(node, types))
     reduced = not eliminated and len(form.eliminated) > 0
@@ -85,7 +85,7 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     if eliminated:
         return [
             *made,
-            factorize_kernel(node, types, eliminated=True, scaled=scaled, masked=masked),
+            factorize_kernel(node, types, scaled=scaled, **held),
             solve_kernel(node, types),
             eliminated_retract_kernel(node, types, scaled=scaled, masked=masked, bounded=bounded),
         ]
@@ -93,7 +93,7 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
         made.append(clip_kernel(node, types, scaled=scaled))
     return [
         *made,
-        factorize_kernel(node, types, reduced=reduced, scaled=scaled, masked=masked),
+        factorize_kernel(node, types, reduced=reduced, scaled=scaled, **held),
         start_kernel(node, types, scaled=scaled),
         step_kernel(node, types),
         turn_kernel(node, types, scaled=scaled),
@@ -116,16 +116,23 @@ def round_kernel(node: NodeType, types: Types) -> KernelSpec:
 
 
 def scale_kernel(
-    node: NodeType, types: Types, *, eliminated: bool = False, masked: bool = False
+    node: NodeType,
+    types: Types,
+    *,
+    eliminated: bool = False,
+    masked: bool = False,
+    bounded: bool = False,
 ) -> KernelSpec:
     """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
-    kernel = NodeBuilder(node, "scale", types.sums, types, eliminated=eliminated, masked=masked)
+    kernel = NodeBuilder(
+        node, "scale", types.sums, types, eliminated=eliminated, masked=masked, bounded=bounded
+    )
     squares = kernel.read_part(NodePart.DIAGONAL)
     if not eliminated:
         squares = _remembered(kernel, squares)
     gradient = kernel.read_part(NodePart.GRADIENT)
-    damping, free = kernel.scalar("damping"), kernel.read_free()
-    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, free)
+    damping, moving = kernel.scalar("damping"), kernel.read_moving()
+    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, moving)
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write_part(NodePart.DIAGONAL, diagonal)
     kernel.write_part(NodePart.GRADIENT, slope)
@@ -151,6 +158,7 @@ def factorize_kernel(
     reduced: bool = False,
     scaled: bool = False,
     masked: bool = False,
+    bounded: bool = False,
 ) -> KernelSpec:
     """From a block and `damping`: `preconditioner` W, lower triangle by rows, and `diagonal` D.
 
@@ -164,10 +172,12 @@ def factorize_kernel(
         reduced: Others are: W is of `reduced_block`, a block of the system that is solved.
         scaled: Blocks are.
         masked: Components may be held: W has no rows for these.
+        bounded: Numbers have bounds.
     """
     dim = node.tangent_dim
-    role = "factorize"
-    kernel = NodeBuilder(node, role, types.sums, types, eliminated=eliminated, masked=masked)
+    kernel = NodeBuilder(
+        node, "factorize", types.sums, types, eliminated=eliminated, masked=masked, bounded=bounded
+    )
     free = kernel.read_free()
     places = block_places(node)
     packed = kernel.read_part(NodePart.REDUCED_BLOCK if reduced else NodePart.BLOCK)
@@ -187,7 +197,8 @@ def factorize_kernel(
     if not eliminated:
         squares = _remembered(kernel, squares)
     damping = kernel.scalar("damping")
-    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, free)
+    moving = kernel.read_moving()
+    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, moving)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
@@ -302,9 +313,7 @@ def activate_kernel(
     # at the same values as before what steps were to push out stays held
     is_new = kernel.scalar("shortening") < 0.5
     before = kernel.read_part(NodePart.FREE)
-    kept = [
-        is_new.where(entry, earlier) for entry, earlier in zip(entries, before, strict=True)
-    ]
+    kept = [is_new.where(entry, earlier) for entry, earlier in zip(entries, before, strict=True)]
     kernel.write_part(NodePart.FREE, kept)
     return kernel.build()
 
@@ -392,10 +401,8 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
     if scaled:
         pairs = zip(step, kernel.read_part(NodePart.DIAGONAL), strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
-    storage, limits, free = kernel.read_part(NodePart.NODES), kernel.read_limits(), kernel.read_free()
-    if limits is not None:
-        free = may_move(kernel.read_part(NodePart.FREE))
-    moved = retracted(kernel.node, storage, step, free)
+    storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
+    moved = retracted(kernel.node, storage, step, kernel.read_moving())
     if limits is not None:
         moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
     kernel.write_part(NodePart.CANDIDATE, moved)

@@ -28,10 +28,10 @@ from caspar.equations.node_blocks import (
     activated,
     clamped,
     clipped_step,
-    may_move,
     node_diagonal,
 )
 from caspar.equations.node_kernels import MEMORY
+from caspar.equations.parts import may_move
 from caspar.frontend.factors.retraction import retracted
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot, total
@@ -94,9 +94,9 @@ def _levelled(
     for nodes in shape.nodes:
         for first in _firsts(nodes):
             own = slice(first, first + nodes.node.tangent_dim)
-            held = None if free is None else free[own]
+            moving = _may_move(kernel, nodes, first, free)
             diagonal += node_diagonal(
-                kernel, nodes.node, remembered[own], damping, shape.storage, held
+                kernel, nodes.node, remembered[own], damping, shape.storage, moving
             )
     return remembered, diagonal
 
@@ -140,10 +140,7 @@ def _put_moved(
     for first, place in _places(nodes):
         values = kernel.entries(VALUES, node.storage_dim, place)
         own = slice(first, first + node.tangent_dim)
-        moves = None if free is None else free[own]
-        if nodes.is_bounded:
-            moves = may_move(kernel.entries(FREE, node.tangent_dim, first))
-        moved = retracted(node, values, step[own], moves)
+        moved = retracted(node, values, step[own], _may_move(kernel, nodes, first, free))
         if nodes.is_bounded:
             limits = _limits(kernel, nodes, first)
             moved = clamped(limits, node, values, moved, kernel.graph.dtype)
@@ -216,6 +213,14 @@ def _firsts(nodes: ProblemNodes) -> list[int]:
     """Where the tangent of each node begins."""
     dim = nodes.node.tangent_dim
     return [nodes.tangent_first + number * dim for number in range(nodes.count)]
+
+
+def _may_move(kernel: ProgramBuilder, nodes: ProblemNodes, first: int, free: Free) -> Free:
+    """For each component of a node whether the step moves it: `NodeBuilder.read_moving`."""
+    dim = nodes.node.tangent_dim
+    if nodes.is_bounded:
+        return may_move(kernel.entries(FREE, dim, first))
+    return None if free is None else free[first : first + dim]
 
 
 def free_unknowns(kernel: ProgramBuilder, shape: BatchShape) -> Free:

@@ -6,7 +6,6 @@
 from enum import Enum
 from typing import NamedTuple
 
-
 KEPT_WAY = 0.25
 """Share of the way to a bound that the first steps keep. A number that they put on its bound may
 take their influence from others, as an amplitude of zero does, and stay
@@ -53,7 +52,7 @@ class Linearization(NamedTuple):
             return self.levelling, 1.0
         return self.levelling, KEPT_WAY if self.num_inside > 0 else 0.0
 
-    def loaded(self, num_inside: int) -> "Linearization":
+    def loaded(self, num_inside: int = 0) -> "Linearization":
         """After other start values and constants were packed."""
         return Linearization(self.is_scaled, self.is_shared, num_inside=num_inside)
 
