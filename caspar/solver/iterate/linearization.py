@@ -6,7 +6,7 @@
 from enum import Enum
 from typing import NamedTuple
 
-KEPT_WAY = 0.25
+KEPT_WAY = 0.1
 """Share of the way to a bound that the first steps keep. A number that they put on its bound may
 take their influence from others, as an amplitude of zero does, and stay
 (docs/design/0029-bounds.md)."""
