@@ -155,7 +155,8 @@ def clipped_step(
     Returns:
         The step, and FREE for another linear solve at the same values.
     """
-    lengths, held, ends = list(step), list(free), {}
+    lengths, held = list(step), list(free)
+    ends: dict[int, list[tuple[Scalar, Scalar, Scalar]]] = {}
     share, is_whole = step[0] * 0.0 + 1.0, shortening < 0.5
     reach = is_whole.where(1.0 - shortening, 1.0)
     for component, place in node.shifted_places.items():

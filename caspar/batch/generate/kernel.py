@@ -40,7 +40,6 @@ from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import cached
 from caspar.ir.dtype import DType
-from caspar.solver.iterate.linearization import KEPT_WAY, NUM_INSIDE
 from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
 
@@ -144,7 +143,7 @@ class _Writer:
             text.shared(programs.LOWER, storage, size)
             text.shared(programs.UPPER, storage, size)
             text.variable("shortening", WIDE, self._number(0.0))
-            text.variable("num_inside", DType.INT64, str(NUM_INSIDE))
+            text.variable("num_inside", DType.INT64, str(step_program.NUM_INSIDE))
         with text.alone():
             self._load()
         for name, dtype, value in (
@@ -299,7 +298,8 @@ class _Writer:
         if self._shape.is_bounded:
             # as `Linearization.controls`
             rejected = self._number(1.0)
-            first = text.chosen("num_inside > 0", self._number(KEPT_WAY), self._number(0.0))
+            inside = self._number(step_program.KEPT_WAY)
+            first = text.chosen("num_inside > 0", inside, self._number(0.0))
             is_whole = f"({is_due}) | ({self._state(State.CONFIRMING)} > {self._number(0.5)})"
             text.set("shortening", text.chosen(is_whole, first, rejected))
             with text.when(is_whole), text.alone():

@@ -35,6 +35,10 @@ from caspar.equations.parts import may_move
 from caspar.frontend.factors.retraction import retracted
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot, total
+from caspar.solver.iterate import linearization
+
+NUM_INSIDE, KEPT_WAY = linearization.NUM_INSIDE, linearization.KEPT_WAY
+"""The first accepted steps of a problem, and the share of the way to a bound that they keep."""
 
 LEAST_PIVOT = 1e-15
 """Of a matrix scaled to unit diagonal: with less it is not positive definite to rounding."""

@@ -34,7 +34,6 @@ from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
-from caspar.solver.system.lone_promises import are_looked_at
 from caspar.solver.system.phases import Phases
 
 
@@ -150,7 +149,8 @@ class NormalEquations:
         if self.is_direct != was_direct:
             self._begin_by(exact=self.is_direct)
         # where many nodes have bounds, no one of them decides where a solve ends
-        keeps_inside = self._is_bounded and self.plan.shard is None and are_looked_at(self.plan)
+        is_small = self.plan.shard is None and self.findings.has_lone_promises
+        keeps_inside = self._is_bounded and is_small
         self._held = self._held.loaded(NUM_INSIDE if keeps_inside else 0)
         self.starts = problem.values
         scratch = self.plan.scratch()
