@@ -19,8 +19,8 @@ W. So z = W^T W r, and every direction and step made of it, are zero there whate
 eliminated nodes' V^-1 becomes M V^-1 M, M the mask. No kernel of a factor knows of it.
 
 Where numbers have bounds, `activate` makes the mask anew after each linearisation: what is at a
-bound or next to it, and whose gradient pushes it out, is held. Steps are clipped at the bounds by `clip`, before
-eliminated nodes take theirs, and those in `retract`. See docs/design/0029-bounds.md.
+bound or next to it, and whose gradient pushes it out, is held. Steps are clipped at the bounds by
+`clip`, before eliminated nodes take theirs, and those in `retract`. See docs/design/0029-bounds.md.
 
 Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
 """
