@@ -279,7 +279,9 @@ def _compiler_digest() -> str:
         "frontend",
         "equations",
         "codegen",
+        "solver/iterate",
         "solver/linear",
+        "solver/result",
         "batch",
     )
     for package in packages:

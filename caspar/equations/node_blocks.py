@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from caspar.equations.parts import TO_LOWER, TO_UPPER, WAS_SENT, has_code
 from caspar.frontend.factors.block_parts import block_parts
 from caspar.frontend.factors.trace import NodeType
 from caspar.ir.dtype import DType
@@ -36,6 +37,14 @@ makes the Schur complement indefinite, one that is too large is only damped more
 _SMALLEST_PIVOT = 1e-15
 """Lower bound of a pivot of a block scaled to unit diagonal."""
 
+
+SURELY_ACTIVE = 1e-2
+"""Share of the step that a number would take alone, by its own slope and curvature. If a bound is
+as near, the number goes there, and linear solves need not know of it."""
+
+LITTLE_ROOM = 0.1
+"""Share of its step up to which the way of a number to its bound is little
+(docs/design/0029-bounds.md)."""
 
 Free = Sequence[Scalar] | None
 """For each component of a tangent whether it moves; None: all do."""
@@ -86,32 +95,70 @@ def free_within(
     return free
 
 
+def activated(
+    limits: Sequence[Sequence[Scalar]],
+    node: NodeType,
+    storage: Sequence[Scalar],
+    gradient: Sequence[Scalar],
+    squares: Sequence[Scalar],
+) -> list[Scalar]:
+    """FREE of a node at new values: 1, 0, or a code for what the next step takes to a bound.
+
+    Args:
+        limits: As in `free_within`.
+        node: The type.
+        storage: Of a node.
+        gradient: Of the cost.
+        squares: diag(J^T J).
+    """
+    entries = []
+    for component, moves in enumerate(free_within(limits, node, storage, gradient)):
+        entry, slope = moves.where(1.0, 0.0), gradient[component]
+        place = node.shifted_places.get(component)
+        if place is not None:
+            # the step of the number alone, SURELY_ACTIVE of it
+            reach = SURELY_ACTIVE * slope
+            lower, upper = (limit[component] for limit in limits)
+            to_lower = (storage[place] - lower) * squares[component] <= reach
+            to_upper = (upper - storage[place]) * squares[component] <= -reach
+            entry = (moves & to_lower & (0.0 < slope)).where(TO_LOWER, entry)
+            entry = (moves & to_upper & (slope < 0.0)).where(TO_UPPER, entry)
+        entries.append(entry)
+    return entries
+
+
 def clipped_step(
     limits: Sequence[Sequence[Scalar]],
     node: NodeType,
     storage: Sequence[Scalar],
     step: Sequence[Scalar],
     shortening: Scalar,
+    free: Sequence[Scalar],
     diagonal: Sequence[Scalar] | None = None,
-) -> tuple[list[Scalar], list[Scalar | None]]:
+) -> tuple[list[Scalar], list[Scalar]]:
     """A step that ends at bounds where it would have gone beyond. NaN stays.
+
+    A number with little room before its bound goes there and stops no other number. If that step
+    is rejected, the next linear solve holds the number, and the next step takes it to the bound.
 
     Args:
         limits: As in `free_within`.
         node: The type.
         storage: Of a node, within its bounds.
         step: In the tangent.
-        shortening: 0: numbers stop at their bounds, the others go on. 1: the node stops where the
-            first of them does, so that its step keeps its direction.
+        shortening: Below 1/2: numbers keep this share of the way to their bounds, the others go on.
+            1: the node stops where the first number with room meets its bound, so that its step
+            keeps its direction.
+        free: FREE of the node.
         diagonal: D, where the step is in variables scaled by it.
 
     Returns:
-        The step; and for each component whether it was to leave a bound that its number is at,
-        None if it never can.
+        The step, and FREE for another linear solve at the same values.
     """
-    lengths, slack = list(step), {}
-    blocked: list[Scalar | None] = [None] * len(step)
-    share = step[0] * 0.0 + 1.0
+    lengths, held = list(step), list(free)
+    ends: dict[int, list[tuple[Scalar, Scalar, Scalar]]] = {}
+    share, is_whole = step[0] * 0.0 + 1.0, shortening < 0.5
+    reach = is_whole.where(1.0 - shortening, 1.0)
     for component, place in node.shifted_places.items():
         lower, upper = (limit[component] for limit in limits)
         root = None if diagonal is None else diagonal[component].sqrt()
@@ -119,28 +166,32 @@ def clipped_step(
             lengths[component] = step[component] * root.reciprocal()
         length, has_limits = lengths[component], lower <= upper
         below, above = lower - storage[place], upper - storage[place]
-        beyond = ((has_limits & (length < below), below), (has_limits & (above < length), above))
-        for is_beyond, longest in beyond:
-            # what is at a bound already has to stay, and must not hold the others
-            has_room = (longest < 0.0) | (0.0 < longest)
-            limiting, stays, earlier = (
-                is_beyond & has_room,
-                is_beyond & ~has_room,
-                blocked[component],
+        for is_passed, room, code in (
+            (length < reach * below, below, TO_LOWER),
+            (reach * above < length, above, TO_UPPER),
+        ):
+            is_sent = has_code(free[component], code)
+            is_beyond, longest = (
+                has_limits & (is_passed | is_sent),
+                is_sent.where(room, reach * room),
             )
-            blocked[component] = stays if earlier is None else earlier | stays
-            ratio = longest / limiting.where(length, 1.0)
-            share = (limiting & (ratio < share)).where(ratio, share)
-        slack[component] = (root, beyond)
-    share = (0.5 < shortening).where(share, 1.0)
+            ratio = is_sent.where(0.0, longest / (is_beyond & ~is_sent).where(length, 1.0))
+            has_room = (longest < 0.0) | (0.0 < longest)
+            is_near = (ratio <= LITTLE_ROOM) & ~has_code(free[component], WAS_SENT)
+            arrives = is_beyond & (is_near | ~has_room)
+            limits_share = is_beyond & ~arrives & (ratio < share)
+            share = limits_share.where(ratio, share)
+            # what is at its bound already stays there
+            after = is_sent.where(WAS_SENT, has_room.where(code, 0.0))
+            held[component] = arrives.where(after, held[component])
+            end = longest if root is None else longest * root
+            ends.setdefault(component, []).append((is_beyond, ratio, end))
+    share = is_whole.where(1.0, share)
     clipped = [share * entry for entry in step]
-    for component, (root, beyond) in slack.items():
-        for is_beyond, longest in beyond:
-            ratio = longest / is_beyond.where(lengths[component], 1.0)
-            stops = is_beyond & (ratio <= share)
-            scaled = longest if root is None else longest * root
-            clipped[component] = stops.where(scaled, clipped[component])
-    return clipped, blocked
+    for component, of_bounds in ends.items():
+        for is_beyond, ratio, end in of_bounds:
+            clipped[component] = (is_beyond & (ratio <= share)).where(end, clipped[component])
+    return clipped, held
 
 
 def clamped(

@@ -19,8 +19,8 @@ W. So z = W^T W r, and every direction and step made of it, are zero there whate
 eliminated nodes' V^-1 becomes M V^-1 M, M the mask. No kernel of a factor knows of it.
 
 Where numbers have bounds, `activate` makes the mask anew after each linearisation: what is at a
-bound, and whose gradient pushes it out, is held. Steps are clipped at the bounds by `clip`, before
-eliminated nodes take theirs, and those in `retract`. See docs/design/0029-bounds.md.
+bound or next to it, and whose gradient pushes it out, is held. Steps are clipped at the bounds by
+`clip`, before eliminated nodes take theirs, and those in `retract`. See docs/design/0029-bounds.md.
 
 Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
 """
@@ -30,15 +30,15 @@ from collections.abc import Sequence
 
 from caspar.equations.node_blocks import (
     ROUNDING,
+    activated,
     clamped,
     clipped_step,
     free_block,
     free_rows,
-    free_within,
     inverse_of_parts,
     node_diagonal,
 )
-from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total, is_free
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.block_parts import block_parts, block_places
 from caspar.frontend.factors.retraction import retracted
@@ -74,24 +74,26 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     """All kernels of a node type."""
     eliminated, scaled = node.name in form.eliminated, form.is_scaled
     masked, bounded = node.name in form.masked, node.name in form.bounded
-    made = [scale_kernel(node, types, eliminated=eliminated, masked=masked)] if scaled else []
+    held = {"eliminated": eliminated, "masked": masked, "bounded": bounded}
+    made = [scale_kernel(node, types, **held)] if scaled else []
     if form.rounds_values(types):
         made.append(round_kernel(node, types))
+    reduced = not eliminated and len(form.eliminated) > 0
     if bounded:
-        made.append(activate_kernel(node, types, eliminated=eliminated))
+        kinds = {"eliminated": eliminated, "reduced": reduced, "scaled": scaled}
+        made.append(activate_kernel(node, types, **kinds))
     if eliminated:
         return [
             *made,
-            factorize_kernel(node, types, eliminated=True, scaled=scaled, masked=masked),
+            factorize_kernel(node, types, scaled=scaled, **held),
             solve_kernel(node, types),
             eliminated_retract_kernel(node, types, scaled=scaled, masked=masked, bounded=bounded),
         ]
-    reduced = len(form.eliminated) > 0
     if bounded:
         made.append(clip_kernel(node, types, scaled=scaled))
     return [
         *made,
-        factorize_kernel(node, types, reduced=reduced, scaled=scaled, masked=masked),
+        factorize_kernel(node, types, reduced=reduced, scaled=scaled, **held),
         start_kernel(node, types, scaled=scaled),
         step_kernel(node, types),
         turn_kernel(node, types, scaled=scaled),
@@ -114,16 +116,23 @@ def round_kernel(node: NodeType, types: Types) -> KernelSpec:
 
 
 def scale_kernel(
-    node: NodeType, types: Types, *, eliminated: bool = False, masked: bool = False
+    node: NodeType,
+    types: Types,
+    *,
+    eliminated: bool = False,
+    masked: bool = False,
+    bounded: bool = False,
 ) -> KernelSpec:
     """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
-    kernel = NodeBuilder(node, "scale", types.sums, types, eliminated=eliminated, masked=masked)
+    kernel = NodeBuilder(
+        node, "scale", types.sums, types, eliminated=eliminated, masked=masked, bounded=bounded
+    )
     squares = kernel.read_part(NodePart.DIAGONAL)
     if not eliminated:
         squares = _remembered(kernel, squares)
     gradient = kernel.read_part(NodePart.GRADIENT)
-    damping, free = kernel.scalar("damping"), kernel.read_free()
-    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, free)
+    damping, moving = kernel.scalar("damping"), kernel.read_moving()
+    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, moving)
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write_part(NodePart.DIAGONAL, diagonal)
     kernel.write_part(NodePart.GRADIENT, slope)
@@ -149,6 +158,7 @@ def factorize_kernel(
     reduced: bool = False,
     scaled: bool = False,
     masked: bool = False,
+    bounded: bool = False,
 ) -> KernelSpec:
     """From a block and `damping`: `preconditioner` W, lower triangle by rows, and `diagonal` D.
 
@@ -162,10 +172,12 @@ def factorize_kernel(
         reduced: Others are: W is of `reduced_block`, a block of the system that is solved.
         scaled: Blocks are.
         masked: Components may be held: W has no rows for these.
+        bounded: Numbers have bounds.
     """
     dim = node.tangent_dim
-    role = "factorize"
-    kernel = NodeBuilder(node, role, types.sums, types, eliminated=eliminated, masked=masked)
+    kernel = NodeBuilder(
+        node, "factorize", types.sums, types, eliminated=eliminated, masked=masked, bounded=bounded
+    )
     free = kernel.read_free()
     places = block_places(node)
     packed = kernel.read_part(NodePart.REDUCED_BLOCK if reduced else NodePart.BLOCK)
@@ -185,7 +197,8 @@ def factorize_kernel(
     if not eliminated:
         squares = _remembered(kernel, squares)
     damping = kernel.scalar("damping")
-    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, free)
+    moving = kernel.read_moving()
+    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, moving)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
@@ -275,18 +288,33 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
-    """After linearisation: FREE, by `nodes`, their `gradient` and their bounds."""
+def activate_kernel(
+    node: NodeType,
+    types: Types,
+    *,
+    eliminated: bool = False,
+    reduced: bool = False,
+    scaled: bool = False,
+) -> KernelSpec:
+    """After linearisation: FREE, by `nodes`, their `gradient`, diag(J^T J) and their bounds.
+
+    Args: see `factorize_kernel`.
+    """
     kernel = NodeBuilder(node, "activate", types.sums, types, eliminated=eliminated, bounded=True)
     limits = kernel.read_limits()
     assert limits is not None
     storage, gradient = kernel.read_part(NodePart.NODES), kernel.read_part(NodePart.GRADIENT)
-    free = free_within(limits, node, storage, gradient)
+    if scaled or reduced:
+        squares = kernel.read_part(NodePart.DIAGONAL)
+    else:
+        block = dict(zip(block_places(node), kernel.read_part(NodePart.BLOCK), strict=True))
+        squares = [block[row, row] for row in range(node.tangent_dim)]
+    entries = activated(limits, node, storage, gradient, squares)
     # at the same values as before what steps were to push out stays held
     is_new = kernel.scalar("shortening") < 0.5
-    before = is_free(kernel.read_part(NodePart.FREE))
-    free = [moves & (is_new | earlier) for moves, earlier in zip(free, before, strict=True)]
-    kernel.write_part(NodePart.FREE, [moves.where(1.0, 0.0) for moves in free])
+    before = kernel.read_part(NodePart.FREE)
+    kept = [is_new.where(entry, earlier) for entry, earlier in zip(entries, before, strict=True)]
+    kernel.write_part(NodePart.FREE, kept)
     return kernel.build()
 
 
@@ -362,12 +390,9 @@ def _clipped(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -> Se
         return step
     diagonal = kernel.read_part(NodePart.DIAGONAL) if scaled else None
     storage, shortening = kernel.read_part(NodePart.NODES), kernel.scalar("shortening")
-    clipped, blocked = clipped_step(limits, kernel.node, storage, step, shortening, diagonal)
-    free = [
-        entry if stays is None else stays.where(0.0, entry)
-        for stays, entry in zip(blocked, kernel.read_part(NodePart.FREE), strict=True)
-    ]
-    kernel.write_part(NodePart.FREE, free)
+    free = kernel.read_part(NodePart.FREE)
+    clipped, held = clipped_step(limits, kernel.node, storage, step, shortening, free, diagonal)
+    kernel.write_part(NodePart.FREE, held)
     return clipped
 
 
@@ -377,9 +402,9 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
         pairs = zip(step, kernel.read_part(NodePart.DIAGONAL), strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
     storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
-    moved = retracted(kernel.node, storage, step, kernel.read_free())
+    moved = retracted(kernel.node, storage, step, kernel.read_moving())
     if limits is not None:
-        moved = clamped(limits, kernel.node, storage, moved, kernel.types.values)
+        moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
     kernel.write_part(NodePart.CANDIDATE, moved)
 
 

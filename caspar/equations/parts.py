@@ -63,9 +63,10 @@ class NodePart(Enum):
     """The arrays of a node type, an object for each node; `node_kernels` has the mathematics.
 
     INFLUENCE is what D remembers of diag(J^T J) at earlier values; only types that remain have it.
-    FREE is 1 for each component of the tangent that moves, and 0 if it is held. LOWER and UPPER are
-    the bounds of the numbers that components are added to, infinite where there are none; of what
-    is held the lower one is above the upper one. ROUNDED is what is linearised, in the type of
+    FREE is 1 for each component of the tangent that moves, 0 if it is held, or a code, `TO_LOWER`,
+    `TO_UPPER` or `WAS_SENT`. LOWER and UPPER are the bounds of the numbers that components are
+    added to, infinite where there are none; of what is held the lower one is above the upper one.
+    ROUNDED is what is linearised, in the type of
     storage: kernels read it that derive Jacobians again in that type.
 
     A factor's kernels call the part of an argument's node `<argument>__<part>`. The partial sums
@@ -226,9 +227,27 @@ def add_total(
     kernel.write(part.addend, values, part.dtype(types), AddSumPartials())
 
 
+TO_LOWER, TO_UPPER = 0.25, 0.375
+"""FREE of a number that the linear solve holds, and its step takes to a bound."""
+
+WAS_SENT = 0.75
+"""FREE of a number that is free again because a step that took it there was rejected."""
+
+
 def is_free(mask: Sequence[Scalar]) -> list[Scalar]:
-    """The conditions that FREE stands for."""
+    """The components that the linear solve moves."""
     return [0.5 < entry for entry in mask]
+
+
+def may_move(mask: Sequence[Scalar]) -> list[Scalar]:
+    """The components that a step moves: what is free, and what goes to a bound."""
+    return [0.5 * TO_LOWER < entry for entry in mask]
+
+
+def has_code(entry: Scalar, code: float) -> Scalar:
+    """Whether an entry of FREE is that code."""
+    half = 0.5 * (TO_UPPER - TO_LOWER)
+    return (code - half < entry) & (entry < code + half)
 
 
 class NodeBuilder(KernelBuilder):
@@ -267,6 +286,10 @@ class NodeBuilder(KernelBuilder):
     def read_free(self) -> list[Scalar] | None:
         """Whether each component of the tangent moves; None: all do."""
         return is_free(self.read_part(NodePart.FREE)) if self._is_masked else None
+
+    def read_moving(self) -> list[Scalar] | None:
+        """The same for the step: numbers that go to a bound move too."""
+        return may_move(self.read_part(NodePart.FREE)) if self._is_bounded else self.read_free()
 
     def read_limits(self) -> list[list[Scalar]] | None:
         """The lower and the upper bounds by component of the tangent; None: there are none."""

@@ -109,7 +109,7 @@ def _end(end: End) -> float:
     return code(end)
 
 
-def check(cases: Sequence[Decided]) -> list[float]:
+def check(cases: Sequence[Decided], *, is_bounded: bool = False) -> list[float]:
     """Compare the graph with the policy on some cases; the ends that they had."""
     inputs = {
         STATE: np.array([_row(_state(state, options)) for state, _, options, _ in cases]),
@@ -118,8 +118,11 @@ def check(cases: Sequence[Decided]) -> list[float]:
         ANSWERS: np.array([_row(_answers(changes)) for *_, changes in cases]),
     }
     with np.errstate(all="ignore"):
+        if is_bounded:
+            inputs["shortening"] = np.array([[float(step.is_shortened)] for _, step, _, _ in cases])
         names = (*inputs, NEXT, VERDICT)
-        found = evaluate_graph(policy_graph(), inputs, dict.fromkeys(names, 1))
+        graph = policy_graph(is_bounded=is_bounded)
+        found = evaluate_graph(graph, inputs, dict.fromkeys(names, 1))
     ends = []
     for number, (state, step, options, changes) in enumerate(cases):
         after, decision = policy.decide(state, step, 0.0, options, changes)
@@ -206,3 +209,25 @@ def test_random_states(seed: int) -> None:
         SolveStatus.ITERATION_LIMIT,
     )
     assert set(ends) == {GO_ON, ASK_DIGIT, ASK_THIRD, *map(code, statuses)}
+
+
+def test_random_states_of_bounded_problems() -> None:
+    """Ends rest on what is promised if no bound stops the step; shortened steps end nothing."""
+    rng = np.random.default_rng(2)
+    cases: list[Decided] = []
+    while len(cases) < NUM_RANDOM:
+        state, step, options, changes = _random(rng)
+        if step.outcome is LinearOutcome.NOT_FINITE:
+            continue  # bounds change nothing there
+        least = 0.5 * step.gradient_norm**2
+        step = step._replace(least_promise=least, is_shortened=bool(rng.integers(2)))
+        cases.append((state, step, options, changes))
+    ends = check(cases, is_bounded=True)
+    shown = code(SolveStatus.CONVERGED_COST)
+    assert shown in ends
+    assert shown not in {end for end, case in zip(ends, cases, strict=True) if _is_cut(case)}
+
+
+def _is_cut(case: Decided) -> bool:
+    """Whether its step was shortened, and no rounding was asked for."""
+    return case[1].is_shortened and not case[3]

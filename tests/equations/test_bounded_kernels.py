@@ -11,8 +11,10 @@ from caspar.equations.node_kernels import (
     activate_kernel,
     clip_kernel,
     eliminated_retract_kernel,
+    factorize_kernel,
     retract_kernel,
 )
+from caspar.equations.parts import TO_LOWER, TO_UPPER, WAS_SENT
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import TYPES
 from caspar.options import Precision
@@ -22,6 +24,8 @@ PLACE = NodeType("Place", sf.V3, storage_dim=3, tangent_dim=3)
 POSE = NodeType("Pose", sf.Pose3, storage_dim=7, tangent_dim=6)
 OPEN = np.inf
 HELD = (np.inf, -np.inf)
+UNIT_BLOCK = np.array([[1.0, 0.0, 1.0, 0.0, 0.0, 1.0]])
+"""The lower triangle of a unit matrix, by rows."""
 
 
 def test_numbers_that_a_step_shifts() -> None:
@@ -40,6 +44,7 @@ def test_what_is_pushed_out_at_a_bound_is_held(eliminated: bool) -> None:
         activate_kernel(PLACE, FLOAT64, eliminated=eliminated),
         nodes=np.reshape(numbers, (3, 3)),
         gradient=np.reshape(slopes, (3, 3)),
+        block=np.repeat(UNIT_BLOCK, 3, axis=0),
         lower=np.ones((3, 3)),
         upper=np.full((3, 3), 2.0),
         free=np.zeros((3, 3)),
@@ -48,18 +53,48 @@ def test_what_is_pushed_out_at_a_bound_is_held(eliminated: bool) -> None:
     assert_array_equal(found["free"].ravel(), moves)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "slopes", "free"),
+    [
+        # a step of its own would take the number a hundred times as far as the bound is
+        ([1.01, 1.99, 1.01], [2.0, -2.0, 2.0], [TO_LOWER, TO_UPPER, TO_LOWER]),
+        # its own step is not as long, or leads inwards
+        ([1.01, 1.99, 1.01], [0.5, -0.5, -9.0], [1, 1, 1]),
+        ([1.5, 1.01, 1.99], [9.0, -9.0, 9.0], [1, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["block", "scaled", "reduced"])
+def test_what_is_surely_active_goes_to_its_bound(
+    numbers: list[float], slopes: list[float], free: list[float], kind: str
+) -> None:
+    """The curvature is that of all factors: of the block, or of D where it is summed by itself."""
+    summed = kind != "block"
+    squares = {"diagonal" if summed else "block": np.ones((1, 3)) if summed else UNIT_BLOCK}
+    found = evaluate(
+        activate_kernel(PLACE, FLOAT64, reduced=kind == "reduced", scaled=kind == "scaled"),
+        nodes=np.array([numbers]),
+        gradient=np.array([slopes]),
+        lower=np.ones((1, 3)),
+        upper=np.full((1, 3), 2.0),
+        free=np.ones((1, 3)),
+        shortening=0.0,
+        **squares,
+    )
+    assert_array_equal(found["free"], [free])
+
+
 def test_what_is_held_stays_so_and_open_ends_are_no_bounds() -> None:
     lower, upper = np.array([[HELD[0], -OPEN, 0.0]]), np.array([[HELD[1], OPEN, OPEN]])
     arrays: dict[str, Any] = {"nodes": np.zeros((1, 3)), "gradient": np.ones((1, 3))}
-    arrays |= {"lower": lower, "upper": upper, "free": np.ones((1, 3))}
+    arrays |= {"lower": lower, "upper": upper, "free": np.ones((1, 3)), "block": UNIT_BLOCK}
     found = evaluate(activate_kernel(PLACE, FLOAT64), **arrays, shortening=0.0)
     assert_array_equal(found["free"], [[0, 1, 0]])
 
 
 def test_after_a_rejected_step_nothing_is_freed() -> None:
     arrays: dict[str, Any] = {"nodes": np.zeros((1, 3)), "gradient": -np.ones((1, 3))}
-    arrays |= {"lower": np.zeros((1, 3)), "upper": np.ones((1, 3))}
-    before = np.array([[0.0, 1.0, 0.0]])
+    arrays |= {"lower": np.zeros((1, 3)), "upper": np.ones((1, 3)), "block": UNIT_BLOCK}
+    before = np.array([[0.0, 1.0, TO_UPPER]])
     for shortening, expected in ((1.0, before), (0.0, np.ones((1, 3)))):
         found = evaluate(
             activate_kernel(PLACE, FLOAT64), **arrays, free=before, shortening=shortening
@@ -67,7 +102,9 @@ def test_after_a_rejected_step_nothing_is_freed() -> None:
         assert_array_equal(found["free"], expected)
 
 
-def _clip(step: Any, shortening: float, diagonal: Any = None) -> dict[str, Array]:
+def _clip(
+    step: Any, shortening: float, diagonal: Any = None, free: Any = (1.0, 1.0, 1.0)
+) -> dict[str, Array]:
     """Of a place in the unit cube at (0, 0.5, 0.25), whose last number has no upper bound."""
     arrays = {} if diagonal is None else {"diagonal": np.array([diagonal], np.float64)}
     return evaluate(
@@ -76,7 +113,7 @@ def _clip(step: Any, shortening: float, diagonal: Any = None) -> dict[str, Array
         step=np.array([step], np.float64),
         lower=np.zeros((1, 3)),
         upper=np.array([[1.0, 1.0, OPEN]]),
-        free=np.ones((1, 3)),
+        free=np.array([free]),
         shortening=shortening,
         **arrays,
     )
@@ -104,6 +141,47 @@ def test_steps_end_at_bounds(
         diagonal = np.array([4.0, 0.25, 9.0])
         scaled = _clip(np.sqrt(diagonal) * step, shortening, diagonal)
         assert_allclose(scaled["step"], [np.sqrt(diagonal) * expected], rtol=1e-15)
+
+
+def test_little_room_stops_no_other_number() -> None:
+    """It is a tenth of the step at most; if the step is rejected, the next one takes it there."""
+    for shortening, step in ((0.0, [1.0, 0.25, -0.25]), (1.0, [1.0, 0.125, -0.25])):
+        found = _clip([2.0, 0.25, -2.6], shortening)
+        assert_allclose(found["step"], [step], rtol=1e-15)
+        assert_array_equal(found["free"], [[1, 1, TO_LOWER]])
+
+
+@pytest.mark.parametrize("diagonal", [None, (4.0, 0.25, 9.0)])
+def test_a_number_that_was_sent_goes_there_once(diagonal: Any) -> None:
+    """The linear solve held it. If that fails too, it is free again and stops its node."""
+    roots = np.sqrt(np.ones(3) if diagonal is None else diagonal)
+    sent = (1.0, TO_UPPER, TO_LOWER)
+    found = _clip(roots * [0.125, 0.0, 0.0], 1.0, diagonal, sent)
+    assert_allclose(found["step"], [roots * [0.125, 0.5, -0.25]], rtol=1e-15)
+    assert_array_equal(found["free"], [[1, WAS_SENT, WAS_SENT]])
+    found = _clip(roots * [0.125, 8.0, -0.125], 1.0, diagonal, (1.0, WAS_SENT, WAS_SENT))
+    assert_allclose(found["step"], [roots * [0.125, 8.0, -0.125] / 16.0], rtol=1e-15)
+    assert_array_equal(found["free"], [[1, WAS_SENT, WAS_SENT]])
+
+
+def test_first_steps_keep_a_share_of_the_way() -> None:
+    found = _clip([2.0, -0.4, -0.25], 0.25)
+    assert_allclose(found["step"], [[0.75, -0.375, -0.1875]], rtol=1e-15)
+
+
+def test_damping_knows_numbers_that_go_to_a_bound() -> None:
+    """Their D is of their own derivatives, as they are part of the step; of held ones it is 1."""
+    squares = [4.0, 9.0, 16.0]
+    found = evaluate(
+        factorize_kernel(PLACE, FLOAT64, masked=True, bounded=True),
+        block=np.array([[4.0, 0.0, 9.0, 0.0, 0.0, 16.0]]),
+        free=np.array([[1.0, TO_LOWER, 0.0]]),
+        influence=np.zeros((1, 3)),
+        damping=1e-12,
+        levelling=0.0,
+    )
+    assert_allclose(found["diagonal"], [[*squares[:2], 1.0]], rtol=1e-6)
+    assert_array_equal(found["preconditioner"][0, [2, 5]] == 0.0, [True, True])
 
 
 def test_nan_is_not_hidden() -> None:

@@ -353,6 +353,184 @@ def test_covariance_holds_what_is_at_a_bound(backend: str) -> None:
     assert (np.diag(loose["Decay"][0]) > 0.0).all()
 
 
+class Pair(sf.V2):
+    """Two numbers."""
+
+
+@caspar.factor
+def valley(x: Annotated[Pair, caspar.TunableUnique]) -> sf.V2:
+    """Rosenbrock's."""
+    return sf.V2(10 * (x[1] - x[0] ** 2), 1 - x[0])
+
+
+@caspar.factor
+def bowl(x: Annotated[Pair, caspar.TunableUnique]) -> sf.V3:
+    """Beale's."""
+    first, second = x[0], x[1]
+    residuals = [1.5 - first * (1 - second), 2.25 - first * (1 - second**2)]
+    return sf.V3(*residuals, 2.625 - first * (1 - second**3))
+
+
+@pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
+@pytest.mark.parametrize("second", [1.0, np.inf])
+def test_a_bound_is_reached_in_every_precision(precision: str, second: float) -> None:
+    """A step stored in float32 lands a rounding of itself short of its bound."""
+    made = caspar.Solver(valley, backend="cpu", precision=precision)
+    upper = np.array([0.5, second])
+    found = made.solve(
+        {"Pair": [[-2.0, 1.0]], "valley": {}}, bounds={"Pair": (None, upper)}, verbose=False
+    )
+    assert found.status.is_success
+    assert found.final_cost == pytest.approx(0.125, rel=1e-6)
+    assert_array_equal(found.active_bounds["Pair"], [[1, 0]])
+    assert found.remaining_decrease < 1e-6
+
+
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+@pytest.mark.parametrize("short", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 0.0])
+def test_a_start_beside_a_corner(short: float, precision: str) -> None:
+    """Numbers with next to no room must not stop the others: only one of these bounds binds."""
+    made = caspar.Solver(bowl, backend="cpu", precision=precision)
+    lower, upper = np.array([2.0, -1.0]), np.array([np.inf, 2.0])
+    start = [[2.0 + short, 2.0 - short]]
+    found = made.solve({"Pair": start, "bowl": {}}, bounds={"Pair": (lower, upper)}, verbose=False)
+    wanted = least_squares(
+        lambda x: [c - x[0] * (1 - x[1] ** n) for n, c in ((1, 1.5), (2, 2.25), (3, 2.625))],
+        [2.5, 0.5],
+        bounds=(lower, upper),
+        xtol=1e-15,
+        ftol=1e-15,
+        gtol=1e-15,
+    )
+    assert found.status.is_success
+    assert found.final_cost == pytest.approx(wanted.cost, abs=1e-12)
+
+
+@dataclasses.dataclass
+class Camera:
+    """With a lens."""
+
+    pose: sf.Pose3
+    focal: sf.Scalar
+    first: sf.Scalar
+    second: sf.Scalar
+
+
+class Corner(sf.V3):
+    """A point."""
+
+
+@caspar.factor
+def seen(
+    camera: Annotated[Camera, caspar.TunableShared],
+    corner: Annotated[Corner, caspar.TunableShared],
+    pixel: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """In thousandths of the focal length."""
+    place = camera.pose.inverse() * sf.V3(corner)
+    ray = sf.V2(place[0] / place[2], place[1] / place[2])
+    square = ray[0] ** 2 + ray[1] ** 2
+    scale = camera.focal * (1 + camera.first * square + camera.second * square**2)
+    return 1000 * (scale * ray - pixel)
+
+
+def _bundle(seed: int, num_cameras: int = 6, num_corners: int = 40) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    corners = random.uniform(-1, 1, (num_corners, 3)) * [2, 2, 1] + [0, 0, 5]
+    turns = Rotation.from_rotvec(random.normal(0, 0.1, (num_cameras, 3)))
+    places = random.uniform(-1, 1, (num_cameras, 3))
+    focal = random.uniform(0.93, 1.07, num_cameras)
+    lens = random.uniform(-0.03, 0.03, (num_cameras, 2))
+    camera, corner = (grid.ravel() for grid in np.indices((num_cameras, num_corners)))
+    local = turns[camera].inv().apply(corners[corner] - places[camera])
+    ray = local[:, :2] / local[:, 2:]
+    square = (ray**2).sum(axis=1)
+    scale = focal[camera] * (1 + lens[camera, 0] * square + lens[camera, 1] * square**2)
+    pixel = scale[:, None] * ray + 1e-3 * random.normal(size=ray.shape)
+    held, moved = np.zeros((2, 3)), num_cameras - 2
+    off = np.vstack([held, random.normal(0, 0.03, (moved, 3))])
+    places = places + np.vstack([held, random.normal(0, 0.06, (moved, 3))])
+    turned = (turns * Rotation.from_rotvec(off)).as_quat()
+    one = np.ones(num_cameras)
+    return {
+        "Camera": np.column_stack([turned, places, one, 0 * one, 0 * one]),
+        "Corner": corners + random.normal(0, 0.09, corners.shape),
+        "seen": {"camera": camera, "corner": corner, "pixel": pixel},
+    }
+
+
+@pytest.mark.parametrize("seed", [13, 288, 326, 452])
+def test_bundles_in_mixed_precision_end_where_those_in_float64_do(seed: int) -> None:
+    arrays, limit = _bundle(seed), (-0.02, 0.02)
+    bounds = {"Camera": {"focal": (0.95, 1.05), "first": limit, "second": limit}}
+    found, wanted = (
+        caspar.Solver(seen, backend="cpu", precision=precision).solve(
+            arrays, fixed={"Camera": {"pose": [0, 1]}}, bounds=bounds, verbose=False
+        )
+        for precision in ("mixed", "float64")
+    )
+    assert found.status.is_success
+    assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-6)
+    assert_array_equal(found.active_bounds["Camera"], wanted.active_bounds["Camera"])
+    assert found.remaining_decrease < 1e-6
+
+
+class Wave(sf.V3):
+    """Amplitude, frequency and phase."""
+
+
+@caspar.factor
+def swing(
+    wave: Annotated[Wave, caspar.TunableUnique],
+    time: Annotated[Rate, caspar.ConstSequential],
+    level: Annotated[Level, caspar.ConstSequential],
+) -> sf.V1:
+    """A sine over time."""
+    return sf.V1(wave[0] * sf.sin(wave[1] * time[0] + wave[2]) - level[0])
+
+
+SWING_TIME = np.linspace(0.2, 4.0, 20)
+SWING_LEVEL = 2.0 * np.sin(1.7 * SWING_TIME + 0.4) + 0.05 * np.cos(9.0 * SWING_TIME)
+SWINGS = np.array(
+    [
+        *([5.0, 6.1, 1.2], [6.7, 2.5, 1.1], [4.6, 3.0, 0.2], [6.3, 4.2, 1.1], [5.6, 4.4, 0.2]),
+        *([2.7, 2.8, 0.9], [6.8, 6.0, 1.2], [3.6, 3.9, 1.5], [0.1, 5.9, 0.4], [5.7, 4.5, 0.1]),
+    ]
+)
+"""Starts from which a step without more ado ends at an amplitude of zero."""
+
+
+@pytest.mark.parametrize("precision", ["float64", "mixed", "batch"])
+def test_first_steps_stay_where_other_unknowns_have_influence(precision: str) -> None:
+    """At an amplitude of zero, frequency and phase would have none, and the solve would end."""
+    lower, upper = np.array([0.0, 0.0, -np.inf]), np.array([np.inf, 10.0, np.inf])
+    inputs = {"time": SWING_TIME, "level": SWING_LEVEL}
+    flat = 0.5 * (SWING_LEVEL**2).sum()
+    if precision == "batch":
+        count = (len(SWINGS), 1)
+        found = caspar.BatchSolver(swing, backend="cpu").solve(
+            {"Wave": SWINGS, "swing": {name: np.tile(x, count) for name, x in inputs.items()}},
+            bounds={"Wave": (np.tile(lower, count), np.tile(upper, count))},
+        )
+        assert found.is_success.all()
+        costs, amplitudes = found.final_cost, found.values["Wave"][:, 0]
+    else:
+        made = caspar.Solver(swing, backend="cpu", precision=precision)
+        results = [
+            made.solve(
+                {"Wave": start[None], "swing": inputs},
+                bounds={"Wave": (lower, upper)},
+                verbose=False,
+            )
+            for start in SWINGS
+        ]
+        assert all(result.status.is_success for result in results)
+        costs = np.array([result.final_cost for result in results])
+        amplitudes = np.array([result.values["Wave"][0, 0] for result in results])
+    assert (amplitudes > 0.0).all()
+    assert (costs < 0.999 * flat).all()
+
+
 class Height(sf.V1):
     """Of a string at a place."""
 

@@ -143,6 +143,7 @@ class _Writer:
             text.shared(programs.LOWER, storage, size)
             text.shared(programs.UPPER, storage, size)
             text.variable("shortening", WIDE, self._number(0.0))
+            text.variable("num_inside", DType.INT64, str(step_program.NUM_INSIDE))
         with text.alone():
             self._load()
         for name, dtype, value in (
@@ -204,11 +205,13 @@ class _Writer:
         text = self._text
         verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
         with text.alone():
-            self._instances.program(policy.policy_graph())
+            self._instances.program(policy.policy_graph(is_bounded=self._shape.is_bounded))
         text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
         accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")
         with text.when(f"({accepted}) > has_moved"):
             text.set("has_moved", "1")
+            if self._shape.is_bounded:
+                text.set("num_inside", text.chosen("num_inside > 0", "num_inside - 1", "0"))
             if self._asks_stale:
                 text.set("is_stale", "1")
             with text.alone():
@@ -293,10 +296,13 @@ class _Writer:
             else:
                 self._team.linearize()
         if self._shape.is_bounded:
-            # after a rejected step those of nodes keep their direction
-            rejected, first = self._number(1.0), self._number(0.0)
-            text.set("shortening", text.chosen(is_due, first, rejected))
-            with text.when(is_due), text.alone():
+            # as `Linearization.controls`
+            rejected = self._number(1.0)
+            inside = self._number(step_program.KEPT_WAY)
+            first = text.chosen("num_inside > 0", inside, self._number(0.0))
+            is_whole = f"({is_due}) | ({self._state(State.CONFIRMING)} > {self._number(0.5)})"
+            text.set("shortening", text.chosen(is_whole, first, rejected))
+            with text.when(is_whole), text.alone():
                 self._instances.program(step_program.activate_graph(self._shape))
         if self._asks_stale:
             text.set("is_stale", "0")

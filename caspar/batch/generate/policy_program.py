@@ -132,8 +132,9 @@ class _After:
 class _Step:
     """The step that was tried, and the state before it."""
 
-    def __init__(self, kernel: ProgramBuilder) -> None:
+    def __init__(self, kernel: ProgramBuilder, *, is_bounded: bool) -> None:
         self.kernel = kernel
+        self.is_shortened = 0.5 < kernel.scalar("shortening") if is_bounded else None
         self.state = {one: kernel.entry(STATE, one) for one in State}
         self.option = {one: kernel.entry(OPTIONS, one) for one in Option}
         self.answer = {one: kernel.entry(ANSWERS, one) for one in Answer}
@@ -141,6 +142,7 @@ class _Step:
         self.cost, self.model = tried[Tried.COST], tried[Tried.MODEL]
         descent = tried[Tried.DESCENT]
         self.descent = descent.max(0.0)
+        self.promise = self.model.max(0.5 * self.descent) if is_bounded else self.model
         self.step_square = tried[Tried.STEP_SQUARE].max(0.0)
         self.is_faulty = ~(descent <= _LARGEST)
         self.at_optimum = descent <= 0.0
@@ -174,11 +176,11 @@ def least(one: Scalar, other: Scalar) -> Scalar:
     return (one < other).where(one, other)
 
 
-def policy_graph() -> Graph:
+def policy_graph(*, is_bounded: bool = False) -> Graph:
     """The whole decision: see `policy.decide`."""
     kernel = ProgramBuilder("policy", WIDE)
     kernel.graph.origin = "policy"
-    step = _Step(kernel)
+    step = _Step(kernel, is_bounded=is_bounded)
     after = _after_step(step)
     after = _damped(step, after)
     after = _after_fall(step, after)
@@ -222,12 +224,15 @@ def _shown(step: _Step, promised: Scalar) -> tuple[Scalar, Scalar]:
     flat = slope <= 2.0 * option[Option.GRADIENT_TOLERANCE] * cost
     is_lost = (1.0 < relief) & (step.step_square <= 0.0) & (0.0 < step.descent)
     tolerance = option[Option.STEP_TOLERANCE]
-    short = relief * relief * step.step_square <= 2.0 * tolerance * tolerance * cost
+    square = relief * relief * step.step_square
+    if step.is_shortened is not None:
+        square = square.max(slope)
+    short = square <= 2.0 * tolerance * tolerance * cost
     short = ~is_lost & short
-    gain = (cost - step.cost).max(step.model)
+    gain = (cost - step.cost).max(step.promise)
     most = option[Option.COST_TOLERANCE] * cost
     gained = (gain <= most) & (damping < 1.0)
-    decrease = (damping < 1.0).where(step.model, step.model.max(0.5 * slope))
+    decrease = (damping < 1.0).where(step.promise, step.promise.max(0.5 * slope))
     refused = (0.0 < decrease) & (decrease <= most)
     # of truths: Op.SELECT chooses numbers
     is_small = (step.accepted & gained) | (~step.accepted & refused)
@@ -240,7 +245,11 @@ def _shown(step: _Step, promised: Scalar) -> tuple[Scalar, Scalar]:
     at_optimum = (0.0 < promised).where(GO_ON, code(SolveStatus.CONVERGED_GRADIENT))
     end = step.at_optimum.where(at_optimum, end)
     same = unknown | step.at_optimum
-    return end, same.where(step.state[State.CONFIRMING], confirms)
+    confirms = same.where(step.state[State.CONFIRMING], confirms)
+    if step.is_shortened is not None:
+        confirms = (step.is_shortened & (GO_ON < end)).where(1.0, confirms)
+        end = step.is_shortened.where(GO_ON, end)
+    return end, confirms
 
 
 def _after_step(step: _Step) -> _After:
@@ -282,11 +291,11 @@ def _after_step(step: _Step) -> _After:
 
 def _promised(step: _Step) -> Scalar:
     """`stopping._promised`."""
-    before, promised = step.state[State.PROMISED], step.model
+    before, promised = step.state[State.PROMISED], step.promise
     alone = 0.5 * (step.damping + 1.0) * step.descent
     is_first = ~(step.damping < 1.0) & ~is_finite(before)
     promised = is_first.where(promised.max(alone), promised)
-    return is_finite(step.model).where(before.max(promised), before)
+    return is_finite(step.promise).where(before.max(promised), before)
 
 
 def _damped(step: _Step, after: _After) -> _After:

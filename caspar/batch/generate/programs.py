@@ -7,7 +7,8 @@ the thread and single entries:
     gradient  (n,) J^T v
     matrix    (n * n,) C^T C by rows, its lower triangle
     influence (n,) what D remembers of diag(C^T C)
-    moves     (n,) 1 for what moves, 0 for what is held, by the user or at a bound
+    moves     (n,) 1 for what moves, 0 for what is held, by the user or at a bound, or a code of
+              `NodePart.FREE`
     lower, upper  (n,) bounds; the lower one is above the upper one where nothing moves
     tried     what came of the step: see `Tried`
     rows      for each instance that a warp works on: rows of C, then what the gradient gains

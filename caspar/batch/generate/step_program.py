@@ -25,15 +25,20 @@ from caspar.equations.node_blocks import (
     ROUNDING,
     UNITS_APART,
     Free,
+    activated,
     clamped,
     clipped_step,
-    free_within,
     node_diagonal,
 )
 from caspar.equations.node_kernels import MEMORY
+from caspar.equations.parts import may_move
 from caspar.frontend.factors.retraction import retracted
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot, total
+from caspar.solver.iterate import linearization
+
+NUM_INSIDE, KEPT_WAY = linearization.NUM_INSIDE, linearization.KEPT_WAY
+"""The first accepted steps of a problem, and the share of the way to a bound that they keep."""
 
 LEAST_PIVOT = 1e-15
 """Of a matrix scaled to unit diagonal: with less it is not positive definite to rounding."""
@@ -93,9 +98,9 @@ def _levelled(
     for nodes in shape.nodes:
         for first in _firsts(nodes):
             own = slice(first, first + nodes.node.tangent_dim)
-            held = None if free is None else free[own]
+            moving = _may_move(kernel, nodes, first, free)
             diagonal += node_diagonal(
-                kernel, nodes.node, remembered[own], damping, shape.storage, held
+                kernel, nodes.node, remembered[own], damping, shape.storage, moving
             )
     return remembered, diagonal
 
@@ -116,7 +121,10 @@ def _put_promised(
     descent = dot(slopes, step)
     step = _clipped(kernel, shape, step) if shape.is_bounded else step
     square = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
-    along = dot(slopes, step) if shape.is_bounded else descent
+    along = descent
+    if shape.is_bounded:
+        # the linear solve held numbers that go to a bound, and their slope counts
+        along = dot(kernel.entries(GRADIENT, shape.num_unknowns), step)
     # where rounding leaves no factor there is no step, and nothing is known of its size
     _put(kernel, Tried.DESCENT, is_definite.where(descent, 1.0))
     _put(kernel, Tried.MODEL, is_definite.where(0.5 * (along + damping * square), 0.0))
@@ -136,7 +144,7 @@ def _put_moved(
     for first, place in _places(nodes):
         values = kernel.entries(VALUES, node.storage_dim, place)
         own = slice(first, first + node.tangent_dim)
-        moved = retracted(node, values, step[own], None if free is None else free[own])
+        moved = retracted(node, values, step[own], _may_move(kernel, nodes, first, free))
         if nodes.is_bounded:
             limits = _limits(kernel, nodes, first)
             moved = clamped(limits, node, values, moved, kernel.graph.dtype)
@@ -152,18 +160,17 @@ def _clipped(kernel: ProgramBuilder, shape: BatchShape, step: Sequence[Scalar]) 
         for first, place in _places(nodes) if nodes.is_bounded else ():
             own = slice(first, first + nodes.node.tangent_dim)
             values = kernel.entries(VALUES, nodes.node.storage_dim, place)
-            found, blocked = clipped_step(
+            found, held = clipped_step(
                 _limits(kernel, nodes, first),
                 nodes.node,
                 values,
                 [-x for x in step[own]],
                 kernel.scalar("shortening"),
+                kernel.entries(FREE, nodes.node.tangent_dim, first),
             )
             clipped[own] = [-x for x in found]
-            for component, stays in enumerate(blocked):
-                if stays is not None:
-                    moves = kernel.entry(FREE, first + component)
-                    kernel.put(FREE, first + component, stays.where(0.0, moves))
+            for component, entry in enumerate(held):
+                kernel.put(FREE, first + component, entry)
     return clipped
 
 
@@ -176,8 +183,11 @@ def activate_graph(shape: BatchShape) -> Graph:
             values = kernel.entries(VALUES, nodes.node.storage_dim, place)
             slopes = kernel.entries(GRADIENT, nodes.node.tangent_dim, first)
             limits = _limits(kernel, nodes, first)
-            for component, moves in enumerate(free_within(limits, nodes.node, values, slopes)):
-                kernel.put(FREE, first + component, moves.where(1.0, 0.0))
+            own = range(first, first + nodes.node.tangent_dim)
+            squares = [kernel.entry(MATRIX, i * shape.row_length + i) for i in own]
+            entries = activated(limits, nodes.node, values, slopes, squares)
+            for place, entry in zip(own, entries, strict=True):
+                kernel.put(FREE, place, entry)
     return kernel.graph.build()
 
 
@@ -207,6 +217,14 @@ def _firsts(nodes: ProblemNodes) -> list[int]:
     """Where the tangent of each node begins."""
     dim = nodes.node.tangent_dim
     return [nodes.tangent_first + number * dim for number in range(nodes.count)]
+
+
+def _may_move(kernel: ProgramBuilder, nodes: ProblemNodes, first: int, free: Free) -> Free:
+    """For each component of a node whether the step moves it: `NodeBuilder.read_moving`."""
+    dim = nodes.node.tangent_dim
+    if nodes.is_bounded:
+        return may_move(kernel.entries(FREE, dim, first))
+    return None if free is None else free[first : first + dim]
 
 
 def free_unknowns(kernel: ProgramBuilder, shape: BatchShape) -> Free:

@@ -296,6 +296,7 @@ def _promised_with(
         tolerance=options.min_linear_tolerance,
         min_iterations=min(CONFIRMING_ITERATIONS, options.max_linear_iterations),
         max_iterations=options.max_linear_iterations,
+        is_whole=True,
     )
     return remaining_decrease(state.cost, system.promise(goal))
 

@@ -6,6 +6,14 @@
 from enum import Enum
 from typing import NamedTuple
 
+KEPT_WAY = 0.1
+"""Share of the way to a bound that the first steps keep. A number that they put on its bound may
+take their influence from others, as an amplitude of zero does, and stay
+(docs/design/0029-bounds.md)."""
+
+NUM_INSIDE = 3
+"""Accepted steps that keep it."""
+
 
 class Place(Enum):
     """The values at which Jacobians, gradients and blocks were taken."""
@@ -26,6 +34,7 @@ class Linearization(NamedTuple):
         begun_damping: Damping with which the linear solve has begun; None: it has not.
         was_rejected: The last step was rejected.
         levelling: 1 if D levels the entries of a part of a tangent, else 0.
+        num_inside: Accepted steps from here on that keep `KEPT_WAY`.
     """
 
     is_scaled: bool
@@ -34,15 +43,18 @@ class Linearization(NamedTuple):
     begun_damping: float | None = None
     was_rejected: bool = False
     levelling: float = 1.0
+    num_inside: int = 0
 
     @property
     def controls(self) -> tuple[float, float]:
-        """The scalars `levelling` and `shortening`: steps are shortened after a rejected one."""
-        return self.levelling, 1.0 if self.was_rejected else 0.0
+        """The scalars `levelling` and `shortening`, see `node_blocks.clipped_step`."""
+        if self.was_rejected:
+            return self.levelling, 1.0
+        return self.levelling, KEPT_WAY if self.num_inside > 0 else 0.0
 
-    def loaded(self) -> "Linearization":
+    def loaded(self, num_inside: int = 0) -> "Linearization":
         """After other start values and constants were packed."""
-        return Linearization(self.is_scaled, self.is_shared)
+        return Linearization(self.is_scaled, self.is_shared, num_inside=num_inside)
 
     def overwritten(self) -> "Linearization":
         """After other work in the same memory, such as scoring the current values."""
@@ -72,12 +84,19 @@ class Linearization(NamedTuple):
         """After the candidate became the current values: only what was done ahead is of use."""
         if self.place is Place.CANDIDATE:
             return self._at(Place.CANDIDATE, self.begun_damping, was_rejected=False)
-        return self._at(Place.NOWHERE, was_rejected=False)
+        moved = self._at(Place.NOWHERE, was_rejected=False)
+        if self.num_inside == 0:
+            return moved
+        return moved._replace(num_inside=self.num_inside - 1)
 
     def rejected(self) -> "Linearization":
         """After the current values were kept. The next damping is another one."""
         is_kept = self.place is Place.CURRENT and not self.is_scaled
         return self._at(Place.CURRENT if is_kept else Place.NOWHERE, was_rejected=True)
+
+    def released(self) -> "Linearization":
+        """As if no step had been rejected at these values; they have to be linearised again."""
+        return self._at(Place.NOWHERE, was_rejected=False)
 
     def levelled(self, levelling: float) -> "Linearization":
         """With other levelling from the next linearisation on."""
@@ -99,4 +118,5 @@ class Linearization(NamedTuple):
             begun_damping,
             self.was_rejected if was_rejected is None else was_rejected,
             self.levelling,
+            self.num_inside,
         )

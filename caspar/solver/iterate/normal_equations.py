@@ -26,7 +26,7 @@ from caspar.solver.iterate.derivative_sizes import (
     raise_least_damping,
 )
 from caspar.solver.iterate.faults import PlanFindings
-from caspar.solver.iterate.linearization import Linearization, Place
+from caspar.solver.iterate.linearization import NUM_INSIDE, Linearization, Place
 from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
@@ -71,6 +71,7 @@ class NormalEquations:
         self._phases = phases
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
+        self._is_bounded = any(node.is_bounded for node in plan.nodes)
         self.starts: Mapping[str, Array] = {}
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
@@ -152,7 +153,10 @@ class NormalEquations:
         self.solvers.begin()
         if self.is_direct != was_direct:
             self._begin_by(exact=self.is_direct)
-        self._held = self._held.loaded()
+        # where many nodes have bounds, no one of them decides where a solve ends
+        is_small = self.plan.shard is None and self.findings.has_lone_promises
+        keeps_inside = self._is_bounded and is_small
+        self._held = self._held.loaded(NUM_INSIDE if keeps_inside else 0)
         self.starts = problem.values
         scratch = self.plan.scratch()
         for plan in self.plan.reduced:
@@ -188,6 +192,7 @@ class NormalEquations:
         """Cost of the current values."""
         self._score.run()
         self._held = self._held.overwritten()
+        self._release()
         self._scalars.fetch()
         return self._read()["cost"]
 
@@ -251,6 +256,7 @@ class NormalEquations:
             for part in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
                 self._backend.clear(self.plan.memory[plan.key(part)])
         self.level(0.0)
+        self._release()
         self._score_again()
 
     def hold_weak(self) -> bool:
@@ -278,7 +284,11 @@ class NormalEquations:
                 self._look.begin()  # before they are overwritten
             if goes_ahead:
                 self._enqueue_ahead(goal)
-            return TriedStep.of(self._read())
+            return TriedStep.of(
+                self._read(),
+                is_bounded=self._is_bounded,
+                is_shortened=self._is_bounded and self._held.was_rejected,
+            )
 
         is_looked_at = self.solvers.looks_at_pivots(goal.damping)
         tried = solved()
@@ -293,6 +303,8 @@ class NormalEquations:
 
     def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
+        if goal.is_whole:
+            self._release()
         self._scalars.write((goal.damping, *self._held.controls, *limits))
         if self._held.place is not Place.CURRENT:
             self._score.run()  # residuals are of the last candidate
@@ -351,6 +363,11 @@ class NormalEquations:
         change = typical_change(self.plan, self._phases, self.starts)
         self._score_again()
         return change
+
+    def _release(self) -> None:
+        """Let the next linearisation free what rejected steps held at bounds."""
+        if self._is_bounded and self._held.was_rejected:
+            self._held = self._held.released()
 
     def _score_again(self) -> None:
         self._score.run()

@@ -106,7 +106,12 @@ def next_goal(state: PolicyState, options: CompleteOptions) -> LinearGoal:
     is_last = state.confirming or state.num_iterations + 1 >= options.max_iterations
     expected = None if is_last else _bounded(GREATEST_SHRINK * state.damping, options)
     return LinearGoal(
-        stopping.step_damping(state, options), tolerance, min(least, most), most, expected
+        stopping.step_damping(state, options),
+        tolerance,
+        min(least, most),
+        most,
+        expected,
+        is_whole=state.confirming,
     )
 
 

@@ -23,6 +23,8 @@ class LinearGoal(NamedTuple):
         max_iterations: PCG iterations at most.
         expected_damping: Of the next step, if this one is as good as the linear model says; None:
             there is no next one.
+        is_whole: Whether it must tell of a minimum: what rejected steps held at bounds is free, and
+            nodes do not stop at the first bound that one of their numbers meets.
     """
 
     damping: float
@@ -30,6 +32,7 @@ class LinearGoal(NamedTuple):
     min_iterations: int
     max_iterations: int
     expected_damping: float | None = None
+    is_whole: bool = False
 
 
 class TriedStep(NamedTuple):
@@ -44,6 +47,10 @@ class TriedStep(NamedTuple):
         linear_iterations: PCG iterations.
         outcome: Why PCG stopped.
         least_pivot: Of a factorisation.
+        least_promise: Decrease of the cost that is promised if no bound stops the step; nothing
+            without bounds. `model_decrease` is of the step up to there, and tells of no minimum.
+        is_shortened: Whether nodes stopped at the first bound that one of their numbers met: then
+            a small step, and a small promise, tell nothing of a minimum.
     """
 
     cost: float
@@ -53,6 +60,13 @@ class TriedStep(NamedTuple):
     linear_iterations: int
     outcome: LinearOutcome
     least_pivot: float = 1.0
+    least_promise: float = -math.inf
+    is_shortened: bool = False
+
+    @property
+    def promise(self) -> float:
+        """Decrease of the cost that the linear model predicts, bounds left aside."""
+        return max(self.model_decrease, self.least_promise)
 
     @property
     def is_limited(self) -> bool:
@@ -60,7 +74,9 @@ class TriedStep(NamedTuple):
         return self.outcome is LinearOutcome.ITERATIONS
 
     @classmethod
-    def of(cls, scalars: Mapping[str, float]) -> "TriedStep":
+    def of(
+        cls, scalars: Mapping[str, float], *, is_bounded: bool = False, is_shortened: bool = False
+    ) -> "TriedStep":
         """From the solver's scalars, by name."""
         model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
         promised = scalars["first_descent"] + scalars["eliminated_descent"]
@@ -76,6 +92,8 @@ class TriedStep(NamedTuple):
             linear_iterations=int(scalars["linear_iterations"]),
             outcome=outcome,
             least_pivot=scalars["least_pivot"],
+            least_promise=0.5 * promised if is_bounded else -math.inf,
+            is_shortened=is_shortened,
         )
 
 

@@ -145,7 +145,7 @@ def remaining_decrease(cost: float, tried: TriedStep) -> float:
     """The decrease of the cost that a step promises, relative to the cost; NaN if it has none."""
     if tried.outcome is LinearOutcome.AT_OPTIMUM or cost == 0.0:
         return 0.0
-    promised = tried.model_decrease
+    promised = tried.promise
     # rounding makes a promise of nothing negative
     return max(promised, 0.0) / cost if math.isfinite(promised) else math.nan
 
@@ -156,7 +156,7 @@ def _remaining(state: PolicyState, damping: float, tried: TriedStep, *, accepted
     What an accepted step of little damping promised stands for the values it leads to: more than
     what remains there, unless the linear model is wrong.
     """
-    if damping <= LITTLE_DAMPING:
+    if damping <= LITTLE_DAMPING and not tried.is_shortened:
         return remaining_decrease(state.cost, tried)
     return math.nan if accepted else state.remaining
 
@@ -167,7 +167,7 @@ def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
     Large damping alone makes what it promises small. Where no step with less was rejected before
     it, what counts is half of what a step would promise without.
     """
-    promised = tried.model_decrease
+    promised = tried.promise
     if not math.isfinite(promised):
         return state.promised
     if damping >= 1.0 and not math.isfinite(state.promised):
@@ -223,6 +223,10 @@ def _shown(
         options: Tolerances.
         accepted: Whether it is taken.
     """
+    if tried.is_shortened:
+        whole = tried._replace(is_shortened=False)
+        shown, is_small = _shown(state, promised, damping, whole, options, accepted=accepted)
+        return None, is_small or shown is not None
     cost = state.cost
     if tried.outcome is LinearOutcome.AT_OPTIMUM:
         # unless it was not zero with less damping: float32 holds nothing that small
@@ -238,14 +242,16 @@ def _shown(
     # float32 may hold nothing of the square of a step that large damping makes small
     is_lost = relief > 1.0 and tried.step_norm == 0.0 < tried.gradient_norm
     step = _square(relief * tried.step_norm)
+    if tried.least_promise > 0.0:
+        step = max(step, slope)
     if not is_lost and step <= 2.0 * options.step_tolerance**2 * cost:
         return SolveStatus.CONVERGED_STEP, state.confirming
     if accepted:
         # a step is also small where the damping is large: that says nothing about the minimum
-        gain = max(cost - tried.cost, tried.model_decrease)
+        gain = max(cost - tried.cost, tried.promise)
         is_small = gain <= options.cost_tolerance * cost and damping < 1.0
     else:
-        decrease = tried.model_decrease
+        decrease = tried.promise
         if damping >= 1.0:
             decrease = max(decrease, 0.5 * slope)
         is_small = 0.0 < decrease <= options.cost_tolerance * cost

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from caspar.solver.iterate.linearization import Linearization, Place
+from caspar.solver.iterate.linearization import KEPT_WAY, Linearization, Place
 
 EXPECTED, OTHER = 1e-3, 2e-3
 """The damping with which a solve was begun ahead, and another one."""
@@ -89,6 +89,24 @@ def test_a_rejection_is_remembered_until_a_step_is_accepted(kind: str) -> None:
         assert held.was_rejected
     assert not rejected.tried().accepted().was_rejected
     assert not rejected.loaded().was_rejected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rejection_is_forgotten_for_a_whole_step(kind: str) -> None:
+    released = KINDS[kind].tried().rejected().released()
+    assert not released.was_rejected
+    assert released.place is NOWHERE
+
+
+def test_the_first_accepted_steps_stay_inside() -> None:
+    held = PLAIN.loaded(2)
+    assert held.controls == (1.0, KEPT_WAY)
+    assert held.tried().rejected().controls == (1.0, 1.0)
+    held = held.tried().rejected().tried().accepted()
+    assert held.controls == (1.0, KEPT_WAY)
+    held = held.tried().accepted()
+    assert held.controls == held.tried().accepted().controls == (1.0, 0.0)
+    assert PLAIN.loaded().controls == (1.0, 0.0)
 
 
 def test_levelling_stays_until_other_values_are_loaded() -> None:

@@ -85,7 +85,7 @@ def test_goals_of_confirming_steps(
 ) -> None:
     options = {"min_linear_iterations": 3, **options}
     found = next_goal(STATE._replace(**CONFIRMING, **before), replace(OPTIONS, **options))
-    assert found == LinearGoal(damping, 0.01, CONFIRMING_ITERATIONS, 200, None)
+    assert found == LinearGoal(damping, 0.01, CONFIRMING_ITERATIONS, 200, is_whole=True)
 
 
 # -- the first state -------------------------------------------------------------------------------
