@@ -33,7 +33,7 @@ from caspar.solver.iterate.steps import AskRounding, CostChanges, End, PolicySta
 from caspar.solver.result.result import SolveStatus
 from tests.solver import policy_cases
 
-NUM_RANDOM = 4000
+NUM_RANDOM = 6000
 
 Decided = tuple[PolicyState, TriedStep, CompleteOptions, CostChanges]
 
@@ -54,6 +54,8 @@ def _state(state: PolicyState, options: CompleteOptions) -> dict[State, float]:
         State.ASKED_COST: state.asked_cost,
         State.IS_ROUNDING: state.is_rounding,
         State.STEP_DAMPING: stopping.step_damping(state, options),
+        State.CURVATURE: 0.0 if math.isnan(state.curvature) else state.curvature,
+        State.CURVED_SQUARE: 0.0 if math.isnan(state.curved_step) else state.curved_step**2,
     }
 
 
@@ -84,6 +86,7 @@ def _options(state: PolicyState, options: CompleteOptions) -> dict[Option, float
         Option.GRADIENT_TOLERANCE: options.gradient_tolerance,
         Option.STEP_TOLERANCE: options.step_tolerance,
         Option.LEAST_RELIEF: state.least_relief,
+        Option.FIRST_DAMPING: 0.0,
     }
 
 
@@ -151,8 +154,12 @@ def test_the_table_of_the_policy() -> None:
 def _random(rng: np.random.Generator) -> Decided:
     """A state and a step near the borders at which decisions change."""
     options = policy_cases.OPTIONS
+    options = replace(options, cost_tolerance=rng.choice([options.cost_tolerance, 1e-13]))
     cost = 100.0 * 10.0 ** rng.choice([0, 0, -3, -11, -40])
-    damping = 10.0 ** rng.uniform(-14, 6.5)
+    damping = rng.choice([10.0 ** rng.uniform(-14, 6.5), 0.0], p=[0.9, 0.1])
+    number = int(rng.integers(0, 50)) if damping > 0.0 else int(rng.integers(0, 2))
+    is_speculative = damping == 0.0 and number == 0
+    has_rise = rng.integers(2) == 0
     state = PolicyState(
         initial_cost=100.0,
         least_relief=1e-5,
@@ -161,7 +168,7 @@ def _random(rng: np.random.Generator) -> Decided:
         tolerance=0.3,
         relief=10.0 ** rng.uniform(-5, 1),
         growth=2.0 ** rng.integers(1, 5),
-        num_iterations=int(rng.integers(0, 50)),
+        num_iterations=number,
         confirming=bool(rng.integers(2)),
         relief_cost=rng.choice([math.inf, cost, 1.005 * cost, 2.0 * cost]),
         promised=rng.choice([-math.inf, 0.0, 1e-9 * cost, cost]),
@@ -169,9 +176,12 @@ def _random(rng: np.random.Generator) -> Decided:
         num_rejected=int(rng.integers(0, 5)),
         asked_cost=rng.choice([math.inf, cost, 1e-3 * cost]),
         is_rounding=bool(rng.integers(4) == 0),
+        curvature=10.0 ** rng.uniform(-3, 3) if has_rise else math.nan,
+        curved_step=math.sqrt(cost) * 10.0 ** rng.uniform(-8, 0) if has_rise else math.nan,
+        first_damping=options.initial_damping if is_speculative else math.nan,
     )
     model = cost * 10.0 ** rng.uniform(-9, 0)
-    gain = rng.choice([-1.0, 0.0, 5e-4, 0.1, 0.5, 1.0, 1.2])
+    gain = rng.choice([-1e6, -1.0, 0.0, 5e-4, 0.1, 0.5, 0.89, 1.0, 1.2])
     step = TriedStep(
         cost=rng.choice([cost - gain * model, math.nan, math.inf], p=[0.9, 0.05, 0.05]),
         model_decrease=rng.choice([model, -model, math.nan], p=[0.9, 0.05, 0.05]),
@@ -183,6 +193,10 @@ def _random(rng: np.random.Generator) -> Decided:
             p=[0.9, 0.1],
         ),
     )
+    if rng.integers(4) == 0 and step.cost > cost and step.model_decrease > 0.0 < step.step_norm:
+        same = 2.0 * (step.cost - cost + 2.0 * step.model_decrease) / step.step_norm**2
+        other = step.step_norm * rng.choice([0.3, 0.8])
+        state = state._replace(curvature=1.2 * same, curved_step=other)
     if step.outcome is LinearOutcome.NOT_FINITE:
         step = step._replace(model_decrease=math.nan, gradient_norm=math.nan)
     elif rng.integers(20) == 0:

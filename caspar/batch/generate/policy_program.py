@@ -27,7 +27,11 @@ _LARGEST = sys.float_info.max
 
 
 class State(IntEnum):
-    """What is kept from step to step, by its place: see `PolicyState`."""
+    """What is kept from step to step, by its place: see `PolicyState`.
+
+    The step of a curvature is kept as the square of its length, and both are 0 if there is none.
+    What a parabola leaves is not kept: a decision ends the problem with it, or forgets it.
+    """
 
     INITIAL_COST = 0
     COST = 1
@@ -43,10 +47,12 @@ class State(IntEnum):
     ASKED_COST = 11
     IS_ROUNDING = 12
     STEP_DAMPING = 13
+    CURVATURE = 14
+    CURVED_SQUARE = 15
 
 
 class Option(IntEnum):
-    """Options of a batch, by their place."""
+    """Options of a batch, by their place. FIRST_DAMPING is 0 if a step without is tried first."""
 
     MAX_ITERATIONS = 0
     INITIAL_DAMPING = 1
@@ -56,6 +62,7 @@ class Option(IntEnum):
     GRADIENT_TOLERANCE = 5
     STEP_TOLERANCE = 6
     LEAST_RELIEF = 7
+    FIRST_DAMPING = 8
 
 
 class Answer(IntEnum):
@@ -97,6 +104,8 @@ FIRST_STATE: Mapping[State, float] = {
     State.NUM_REJECTED: 0.0,
     State.ASKED_COST: math.inf,
     State.IS_ROUNDING: 0.0,
+    State.CURVATURE: 0.0,
+    State.CURVED_SQUARE: 0.0,
 }
 """What the state begins with, besides costs and dampings."""
 
@@ -116,6 +125,8 @@ class _After:
     num_rejected: Scalar
     asked_cost: Scalar
     is_rounding: Scalar
+    curvature: Scalar
+    curved_square: Scalar
     end: Scalar
 
     def ended(self, condition: Scalar, end: float) -> "_After":
@@ -147,12 +158,15 @@ class _Step:
         self.damping = self.state[State.STEP_DAMPING]
         self.confirming = 0.5 < self.state[State.CONFIRMING]
         self.gain_ratio = (self.state[State.COST] - self.cost) / self.model
+        is_first = self.state[State.NUM_ITERATIONS] <= 0.0
+        self.is_speculative = is_first & (self.state[State.DAMPING] <= 0.0)
+        least = self.is_speculative.where(policy.UNDAMPED_GAIN_RATIO, policy.MIN_GAIN_RATIO)
         self.accepted = (
             ~self.is_faulty
             & ~self.at_optimum
             & is_finite(self.cost)
             & (0.0 < self.model)
-            & (policy.MIN_GAIN_RATIO < self.gain_ratio)
+            & (least < self.gain_ratio)
         )
 
     def one(self, number: float) -> Scalar:
@@ -202,6 +216,8 @@ def policy_graph() -> Graph:
         State.ASKED_COST: after.asked_cost,
         State.IS_ROUNDING: after.is_rounding,
         State.STEP_DAMPING: confirming.where(_relieved(step, after), after.damping),
+        State.CURVATURE: after.curvature,
+        State.CURVED_SQUARE: after.curved_square,
     }
     for place, value in found.items():
         kernel.put(NEXT, place, value)
@@ -264,6 +280,9 @@ def _after_step(step: _Step) -> _After:
     relief = has_gained.where(step.option[Option.LEAST_RELIEF], state[State.RELIEF])
     relief_cost = has_gained.where(math.inf, state[State.RELIEF_COST])
     rejected = step.accepted.where(0.0, state[State.NUM_REJECTED] + 1.0)
+    rises, curvature, curved_square, _ = _rise(step)
+    curvature = rises.where(curvature, state[State.CURVATURE])
+    curved_square = rises.where(curved_square, state[State.CURVED_SQUARE])
     return _After(
         cost=cost,
         damping=state[State.DAMPING],
@@ -276,8 +295,26 @@ def _after_step(step: _Step) -> _After:
         num_rejected=relieved.where(state[State.NUM_REJECTED], rejected),
         asked_cost=state[State.ASKED_COST],
         is_rounding=state[State.IS_ROUNDING],
+        curvature=step.accepted.where(0.0, curvature),
+        curved_square=step.accepted.where(0.0, curved_square),
         end=end,
     )
+
+
+def _rise(step: _Step) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    """`stopping._with_rise`: whether a step tells a curvature, that, its square, what is left."""
+    rise, slope, square = step.cost - step.state[State.COST], 2.0 * step.model, step.step_square
+    least = stopping.VISIBLE * stopping.COST_ROUNDING * step.state[State.COST]
+    is_visible = (least < rise) & (rise <= _LARGEST) & (0.0 < slope) & (0.0 < square)
+    curvature = 2.0 * (rise + slope) / square
+    lengths = square / step.state[State.CURVED_SQUARE]
+    curvatures = curvature / step.state[State.CURVATURE]
+    most, same = stopping.OTHER_STEP**2, stopping.SAME_CURVATURE
+    is_other = ~((1.0 / most < lengths) & (lengths < most))
+    is_same = (1.0 / same <= curvatures) & (curvatures <= same)
+    left = (slope * slope) / (4.0 * (rise + slope))
+    left = (is_visible & is_other & is_same).where(left, math.inf)
+    return is_visible, curvature, square, left
 
 
 def _promised(step: _Step) -> Scalar:
@@ -294,17 +331,25 @@ def _damped(step: _Step, after: _After) -> _After:
     state, damping, option = step.state, step.damping, step.option
     is_good = ~(step.gain_ratio < policy.GOOD_GAIN_RATIO)
     usual = is_good.where(damping, state[State.DAMPING])
+    usual = (is_good | (0.0 < usual)).where(usual, option[Option.INITIAL_DAMPING])
     ratio = 2.0 * least(step.gain_ratio, step.one(1.0)) - 1.0
     factor = (1.0 - ratio * ratio * ratio).max(policy.GREATEST_SHRINK)
     smaller = least((factor * usual).max(option[Option.MIN_DAMPING]), option[Option.MAX_DAMPING])
     grows = ~(damping < state[State.DAMPING])
-    larger = grows.where(state[State.DAMPING] * state[State.GROWTH], state[State.DAMPING])
+    is_singular = step.is_faulty | ~(step.step_square <= _LARGEST)
+    least_grown = is_singular.where(policy.LEAST_GROWN_SINGULAR, policy.LEAST_GROWN)
+    larger = state[State.DAMPING].max(least_grown) * state[State.GROWTH]
+    larger = grows.where(larger, state[State.DAMPING])
     growth = grows.where(2.0 * state[State.GROWTH], state[State.GROWTH])
+    larger = step.is_speculative.where(option[Option.INITIAL_DAMPING], larger)
+    growth = step.is_speculative.where(state[State.GROWTH], growth)
+    is_in_vain = step.is_speculative & ~step.accepted
     return replace(
         after,
         cost=step.accepted.where(step.cost, after.cost),
         damping=step.accepted.where(smaller, larger),
         growth=step.accepted.where(2.0, growth),
+        num_rejected=is_in_vain.where(0.0, after.num_rejected),
     )
 
 
@@ -339,10 +384,17 @@ def _after_fall(step: _Step, after: _After) -> _After:
 def _at_limit(step: _Step, after: _After) -> _After:
     """`stopping.at_limit`."""
     option = step.option
+    *_, left = _rise(step)
+    is_at_bottom = left <= stopping.VISIBLE * stopping.COST_ROUNDING * after.cost
+    is_at_bottom = ~step.accepted & is_at_bottom
+    after = after.ended(is_at_bottom, code(SolveStatus.CONVERGED_GRADIENT))
     is_large = option[Option.MAX_DAMPING] < after.damping
     count = after.num_rejected
     is_fourth = (stopping.MAX_REJECTED <= count) & (count <= stopping.MAX_REJECTED)
-    looks = is_large | is_fourth
+    slight = stopping.SLIGHT_PROMISE * after.cost
+    is_slight = (option[Option.COST_TOLERANCE] * after.cost < slight) & (0.0 < after.promised)
+    is_slight = is_slight & (after.promised <= slight) & (1.0 <= count) & (count <= 1.0)
+    looks = is_large | is_fourth | is_slight
     change = step.answer[Answer.DIGIT]
     explains = is_finite(change) & (0.0 < change) & is_finite(after.promised)
     explains = explains & (least(after.promised, after.cost) <= change)
