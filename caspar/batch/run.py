@@ -4,12 +4,13 @@ Input: checked arrays and a compiled kernel. Output: the arrays of a `BatchResul
 solve; the device holds values, outputs and what was given, and nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from caspar.batch.generate import parameters as names
+from caspar.batch.generate.shape import BatchShape
 from caspar.batch.input import Batch
 from caspar.batch.result import STATUSES
 from caspar.memory.array import Array
@@ -52,11 +53,22 @@ class BatchRun:
         kernel: What runs.
         batch: Checked arrays.
         options: What the kernel reads, by `Option`.
+        orthogonal: Gives the kernel that solves what this one leaves, and seconds of compiling it.
+
+    Attributes:
+        compile_time_s: Seconds of compiling in the run.
     """
 
-    compile_time_s = 0.0
-
-    def __init__(self, backend: Backend, kernel: Kernel, batch: Batch, options: Array) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        kernel: Kernel,
+        batch: Batch,
+        options: Array,
+        orthogonal: Callable[[BatchShape], tuple[Kernel, float]],
+    ) -> None:
+        self.compile_time_s = 0.0
+        self._orthogonal = orthogonal
         self._backend = backend
         self._batch = batch
         xp, count, nodes = backend.xp, batch.num_problems, batch.shape.nodes
@@ -70,15 +82,25 @@ class BatchRun:
             names.ITERATIONS: xp.empty(count, np.int32),
             names.STATUS: xp.empty(count, np.int32),
         }
+        self._handed = xp.zeros(1, np.int32)
         others = {names.OPTIONS: backend.upload(options), **self._outputs}
         others |= {names.result_name(place): end for place, end in enumerate(self._ends)}
         bindings |= {name: Binding(array, 0) for name, array in others.items()}
+        self._bindings = dict(bindings)
+        if batch.shape.hands_over:
+            bindings[names.HANDED] = Binding(self._handed, 0)
         self._run = None if count == 0 else backend.runner([backend.bind(kernel, bindings, count)])
 
     def launch(self) -> None:
-        """Enqueue the kernel."""
-        if self._run is not None:
-            self._run()
+        """Enqueue the kernel, and the one of QR decompositions if it leaves problems to that."""
+        if self._run is None:
+            return
+        self._run()
+        shape, backend = self._batch.shape, self._backend
+        if shape.hands_over and backend.to_host(self._handed)[0] != 0:
+            kernel, self.compile_time_s = self._orthogonal(shape)
+            bound = backend.bind(kernel, self._bindings, self._batch.num_problems)
+            backend.runner([bound])()
 
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """What `BatchResult` holds of it, as the kind of arrays that were given."""

@@ -82,7 +82,7 @@ class InstanceText:
         self.text = text
         self._target = target
         self.places: dict[str, tuple[str, str]] = {}
-        if shape.team is Team.WARP:
+        if shape.team is Team.WARP and not shape.is_orthogonal:
             last_row = str(shape.num_unknowns * shape.row_length)
             self.places[programs.GRADIENT] = (programs.MATRIX, last_row)
 
@@ -101,7 +101,7 @@ class InstanceText:
         """
         program = compile_graph(graph, self._target.costs[graph.dtype])
         known = {**self.places, **({} if places is None else places)}
-        scalars = ("damping", "levelling", "shortening", "is_definite")
+        scalars = ("damping", "levelling", "shortening", "is_definite", "descent")
 
         def read(name: str, entry: int) -> str:
             if name in known:

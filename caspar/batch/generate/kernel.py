@@ -14,15 +14,19 @@ A step is a linearisation, unless the last one still holds, a factorisation, and
 program stands in the kernel once, and threads of a warp meet again where they score.
 
 Where a warp solves a problem, what is not written for its lanes is done by the first of them.
+
+Once a pivot shows that the normal matrix is ill-conditioned, the problem ends with `HANDED_OVER`.
+A second kernel, for which the shape is `orthogonal`, starts such problems again, and no others.
 """
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 from caspar.batch.generate import policy_program as policy
 from caspar.batch.generate import programs, step_program
 from caspar.batch.generate.instances import InstanceText
 from caspar.batch.generate.parameters import (
     FINAL_COST,
+    HANDED,
     INITIAL_COST,
     ITERATIONS,
     STATUS,
@@ -34,6 +38,7 @@ from caspar.batch.generate.policy_program import Answer, Option, State, Verdict,
 from caspar.batch.generate.programs import WIDE, Tried
 from caspar.batch.generate.shape import BatchShape, ProblemNodes, Team
 from caspar.batch.generate.team_factor import TeamStep
+from caspar.batch.generate.team_orthogonal import TeamOrthogonalStep
 from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
@@ -50,6 +55,9 @@ GOLDEN = 2654435761
 
 LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a node type in the problem."""
+
+HANDED_OVER = len(policy.STATUSES)
+"""The status of problems that are left to the other kernel."""
 
 _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 
@@ -76,13 +84,25 @@ class _Writer:
         self._shape = shape
         self._text = empty_text(shape, target)
         self._instances = InstanceText(shape, self._text, target)
-        is_team = shape.team is Team.WARP
-        self._team = TeamStep(self._instances, self._text.num_lanes) if is_team else None
+        self._team: TeamStep | None = None
+        if shape.team is Team.WARP:
+            kind = TeamOrthogonalStep if shape.is_orthogonal else TeamStep
+            self._team = kind(self._instances, self._text.num_lanes)
         # with a loss the linearisation depends on the damping: it is made for every step
         self._asks_stale = shape.is_bounded or not shape.has_loss
 
     def write(self) -> KernelSource:
         """The kernel."""
+        text = self._text
+        with ExitStack() as stack:
+            if self._shape.is_orthogonal:
+                is_handed = f"{STATUS}_data[{PROBLEM}] == {HANDED_OVER}"
+                stack.enter_context(text.when(is_handed))
+            self._write_problem()
+        return text.source(KERNEL, batch_params(self._shape))
+
+    def _write_problem(self) -> None:
+        """A problem from start to end."""
         self._declare()
         text = self._text
         with text.repeat(f"phase > {_DONE}"):
@@ -101,7 +121,6 @@ class _Writer:
                 self._step()
         with text.alone():
             self._end()
-        return text.source(KERNEL, batch_params(self._shape))
 
     # -- pieces ------------------------------------------------------------------------------------
 
@@ -155,7 +174,7 @@ class _Writer:
             ("cost", WIDE, self._number(0.0)),
             ("change", WIDE, self._number(0.0)),
             ("end", WIDE, self._number(0.0)),
-            ("damping", WIDE, self._option(Option.INITIAL_DAMPING)),
+            ("damping", WIDE, self._option(Option.FIRST_DAMPING)),
             ("levelling", WIDE, self._number(1.0)),
         ):
             text.variable(name, dtype, value)
@@ -186,7 +205,7 @@ class _Writer:
             for place in (State.INITIAL_COST, State.COST):
                 text.set(state(place), "cost")
             for place in (State.DAMPING, State.STEP_DAMPING):
-                text.set(state(place), self._option(Option.INITIAL_DAMPING))
+                text.set(state(place), self._option(Option.FIRST_DAMPING))
             text.set(state(State.RELIEF), self._option(Option.LEAST_RELIEF))
             self._forget_answers()
         text.set("phase", _STEP)
@@ -301,7 +320,8 @@ class _Writer:
         if self._asks_stale:
             text.set("is_stale", "0")
         text.set("phase", _STEP)
-        half = self._number(0.5)
+        half, largest = self._number(0.5), self._number(policy._LARGEST)
+        is_singular = f"{programs.TRIED}[{int(Tried.STEP_SQUARE)}] > {largest}"
         with text.repeat(f"phase == {_STEP}"):
             if self._team is None:
                 self._instances.program(step_program.step_graph(self._shape))
@@ -314,6 +334,25 @@ class _Writer:
                 # units are too far apart for D to be levelled: the same step without
                 self._set("levelling", 0.0)
                 text.set("phase", _STEP)
+            if self._shape.is_orthogonal:
+                none = f"{is_first} & (damping <= {self._number(0.0)}) & ({is_singular})"
+                with text.when(none):
+                    # there is no step without damping
+                    text.set("damping", self._option(Option.INITIAL_DAMPING))
+                    with text.alone():
+                        for place in (State.DAMPING, State.STEP_DAMPING):
+                            text.set(self._state(place), "damping")
+                    text.set("phase", _STEP)
+        if self._shape.hands_over:
+            with text.when(is_singular):
+                self._set("end", HANDED_OVER + 1.0)
+                text.set("phase", _DONE)
+        if self._shape.has_loss:
+            idle = f"{programs.TRIED}[{int(Tried.IDLE)}] > {half}"
+            pays = f"{self._state(State.COST)} > {self._number(0.0)}"
+            with text.when(f"{is_first} & ({idle}) & ({pays})"):
+                self._set("end", code(SolveStatus.NO_RESIDUALS))
+                text.set("phase", _DONE)
         lost = text.chosen(f"{programs.TRIED}[{int(Tried.LOST)}] > {half}", "1", "0")
         text.set("is_lost", lost)
         with text.when(is_first):
@@ -337,4 +376,7 @@ class _Writer:
         text.set(f"{FINAL_COST}_data[{PROBLEM}]", self._state(State.COST))
         count = self._state(State.NUM_ITERATIONS)
         text.set(f"{ITERATIONS}_data[{PROBLEM}]", text.cast(count, DType.INT64))
+        if shape.hands_over:
+            with text.when(f"end > {self._number(float(HANDED_OVER))}"):
+                text.count(f"{HANDED}_data[0]")
         text.set(f"{STATUS}_data[{PROBLEM}]", text.cast(f"end - {self._number(1.0)}", DType.INT64))

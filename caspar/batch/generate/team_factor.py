@@ -15,10 +15,10 @@ from caspar.batch.generate.shape import BatchShape
 from caspar.batch.generate.step_program import (
     DIAGONAL,
     IS_DEFINITE,
-    LEAST_PIVOT,
     SCALE,
     STEP,
     damp_graph,
+    least_pivot,
     promise_graph,
 )
 from caspar.batch.generate.team_rows import TeamRows
@@ -47,15 +47,18 @@ class TeamStep(TeamRows):
             self._instances.program(damp_graph(shape))
             # the last row is the gradient, of which only columns are scaled
             text.set(f"{SCALE}[{shape.num_unknowns}]", text.number(1.0, shape.storage))
-        _factorize(shape, text)
+        self._factorize()
         _substitute(shape, text)
         with text.alone():
             self._instances.program(promise_graph(shape))
 
+    def _factorize(self) -> None:
+        _factorize(self._shape, self._text)
+
 
 def _factorize(shape: BatchShape, text: ProblemText) -> None:
     size, length, storage = shape.num_unknowns, shape.row_length, shape.storage
-    one, least = text.number(1.0, storage), text.number(LEAST_PIVOT, storage)
+    one, least = text.number(1.0, storage), text.number(least_pivot(shape), storage)
     text.set(IS_DEFINITE, one)
     unit = text.name("damped_one")
     rounding = text.number(size * ROUNDING[storage], storage)
