@@ -39,6 +39,7 @@ Decided = tuple[PolicyState, TriedStep, CompleteOptions, CostChanges]
 
 
 def _state(state: PolicyState, options: CompleteOptions) -> dict[State, float]:
+    square = state.curved_step**2
     return {
         State.INITIAL_COST: state.initial_cost,
         State.COST: state.cost,
@@ -54,8 +55,8 @@ def _state(state: PolicyState, options: CompleteOptions) -> dict[State, float]:
         State.ASKED_COST: state.asked_cost,
         State.IS_ROUNDING: state.is_rounding,
         State.STEP_DAMPING: stopping.step_damping(state, options),
-        State.CURVATURE: 0.0 if math.isnan(state.curvature) else state.curvature,
-        State.CURVED_SQUARE: 0.0 if math.isnan(state.curved_step) else state.curved_step**2,
+        State.RISE: 0.0 if math.isnan(square) else 0.5 * state.curvature * square,
+        State.RISE_SQUARE: 0.0 if math.isnan(square) else square,
     }
 
 

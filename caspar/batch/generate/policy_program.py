@@ -29,7 +29,7 @@ _LARGEST = sys.float_info.max
 class State(IntEnum):
     """What is kept from step to step, by its place: see `PolicyState`.
 
-    The step of a curvature is kept as the square of its length, and both are 0 if there is none.
+    A curvature is kept as RISE over half of RISE_SQUARE, of its step; both are 0 if there is none.
     What a parabola leaves is not kept: a decision ends the problem with it, or forgets it.
     """
 
@@ -47,8 +47,8 @@ class State(IntEnum):
     ASKED_COST = 11
     IS_ROUNDING = 12
     STEP_DAMPING = 13
-    CURVATURE = 14
-    CURVED_SQUARE = 15
+    RISE = 14
+    RISE_SQUARE = 15
 
 
 class Option(IntEnum):
@@ -104,8 +104,8 @@ FIRST_STATE: Mapping[State, float] = {
     State.NUM_REJECTED: 0.0,
     State.ASKED_COST: math.inf,
     State.IS_ROUNDING: 0.0,
-    State.CURVATURE: 0.0,
-    State.CURVED_SQUARE: 0.0,
+    State.RISE: 0.0,
+    State.RISE_SQUARE: 0.0,
 }
 """What the state begins with, besides costs and dampings."""
 
@@ -125,8 +125,8 @@ class _After:
     num_rejected: Scalar
     asked_cost: Scalar
     is_rounding: Scalar
-    curvature: Scalar
-    curved_square: Scalar
+    rise: Scalar
+    rise_square: Scalar
     end: Scalar
 
     def ended(self, condition: Scalar, end: float) -> "_After":
@@ -216,8 +216,8 @@ def policy_graph() -> Graph:
         State.ASKED_COST: after.asked_cost,
         State.IS_ROUNDING: after.is_rounding,
         State.STEP_DAMPING: confirming.where(_relieved(step, after), after.damping),
-        State.CURVATURE: after.curvature,
-        State.CURVED_SQUARE: after.curved_square,
+        State.RISE: after.rise,
+        State.RISE_SQUARE: after.rise_square,
     }
     for place, value in found.items():
         kernel.put(NEXT, place, value)
@@ -280,9 +280,9 @@ def _after_step(step: _Step) -> _After:
     relief = has_gained.where(step.option[Option.LEAST_RELIEF], state[State.RELIEF])
     relief_cost = has_gained.where(math.inf, state[State.RELIEF_COST])
     rejected = step.accepted.where(0.0, state[State.NUM_REJECTED] + 1.0)
-    rises, curvature, curved_square, _ = _rise(step)
-    curvature = rises.where(curvature, state[State.CURVATURE])
-    curved_square = rises.where(curved_square, state[State.CURVED_SQUARE])
+    is_visible, rise, _ = _rise(step)
+    kept = is_visible.where(rise, state[State.RISE])
+    rise_square = is_visible.where(step.step_square, state[State.RISE_SQUARE])
     return _After(
         cost=cost,
         damping=state[State.DAMPING],
@@ -295,26 +295,28 @@ def _after_step(step: _Step) -> _After:
         num_rejected=relieved.where(state[State.NUM_REJECTED], rejected),
         asked_cost=state[State.ASKED_COST],
         is_rounding=state[State.IS_ROUNDING],
-        curvature=step.accepted.where(0.0, curvature),
-        curved_square=step.accepted.where(0.0, curved_square),
+        rise=step.accepted.where(0.0, kept),
+        rise_square=step.accepted.where(0.0, rise_square),
         end=end,
     )
 
 
-def _rise(step: _Step) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-    """`stopping._with_rise`: whether a step tells a curvature, that, its square, what is left."""
-    rise, slope, square = step.cost - step.state[State.COST], 2.0 * step.model, step.step_square
-    least = stopping.VISIBLE * stopping.COST_ROUNDING * step.state[State.COST]
+def _rise(step: _Step) -> tuple[Scalar, Scalar, Scalar]:
+    """`stopping._with_rise`: whether a step tells a curvature, its RISE, and whether none is left.
+
+    Quotients are compared as products: there is no division.
+    """
+    state, square = step.state, step.step_square
+    rise, slope = step.cost - state[State.COST], 2.0 * step.model
+    least = stopping.VISIBLE * stopping.COST_ROUNDING * state[State.COST]
     is_visible = (least < rise) & (rise <= _LARGEST) & (0.0 < slope) & (0.0 < square)
-    curvature = 2.0 * (rise + slope) / square
-    lengths = square / step.state[State.CURVED_SQUARE]
-    curvatures = curvature / step.state[State.CURVATURE]
-    most, same = stopping.OTHER_STEP**2, stopping.SAME_CURVATURE
-    is_other = ~((1.0 / most < lengths) & (lengths < most))
-    is_same = (1.0 / same <= curvatures) & (curvatures <= same)
-    left = (slope * slope) / (4.0 * (rise + slope))
-    left = (is_visible & is_other & is_same).where(left, math.inf)
-    return is_visible, curvature, square, left
+    bent = rise + slope
+    before, most, same = state[State.RISE_SQUARE], stopping.OTHER_STEP**2, stopping.SAME_CURVATURE
+    is_other = ~((before < most * square) & (square < most * before))
+    now, then = bent * before, state[State.RISE] * square
+    is_same = (then <= same * now) & (now <= same * then) & (0.0 < then)
+    is_at_bottom = is_visible & is_other & is_same & (slope * slope < 4.0 * bent * least)
+    return is_visible, bent, is_at_bottom
 
 
 def _promised(step: _Step) -> Scalar:
@@ -384,10 +386,8 @@ def _after_fall(step: _Step, after: _After) -> _After:
 def _at_limit(step: _Step, after: _After) -> _After:
     """`stopping.at_limit`."""
     option = step.option
-    *_, left = _rise(step)
-    is_at_bottom = left <= stopping.VISIBLE * stopping.COST_ROUNDING * after.cost
-    is_at_bottom = ~step.accepted & is_at_bottom
-    after = after.ended(is_at_bottom, code(SolveStatus.CONVERGED_GRADIENT))
+    *_, is_at_bottom = _rise(step)
+    after = after.ended(~step.accepted & is_at_bottom, code(SolveStatus.CONVERGED_GRADIENT))
     is_large = option[Option.MAX_DAMPING] < after.damping
     count = after.num_rejected
     is_fourth = (stopping.MAX_REJECTED <= count) & (count <= stopping.MAX_REJECTED)
