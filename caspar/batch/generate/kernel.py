@@ -223,7 +223,7 @@ class _Writer:
         text = self._text
         verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
         with text.alone():
-            self._instances.program(policy.policy_graph())
+            self._instances.program(policy.policy_graph(self._shape.storage))
         text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
         accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")
         with text.when(f"({accepted}) > has_moved"):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from caspar.batch.generate.programs import TRIED, WIDE, ProgramBuilder, Tried
+from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar
 from caspar.solver.iterate import policy, stopping
@@ -143,8 +144,9 @@ class _After:
 class _Step:
     """The step that was tried, and the state before it."""
 
-    def __init__(self, kernel: ProgramBuilder) -> None:
+    def __init__(self, kernel: ProgramBuilder, storage: DType) -> None:
         self.kernel = kernel
+        self.is_exact = storage is DType.FLOAT64
         self.state = {one: kernel.entry(STATE, one) for one in State}
         self.option = {one: kernel.entry(OPTIONS, one) for one in Option}
         self.answer = {one: kernel.entry(ANSWERS, one) for one in Answer}
@@ -159,7 +161,8 @@ class _Step:
         self.confirming = 0.5 < self.state[State.CONFIRMING]
         self.gain_ratio = (self.state[State.COST] - self.cost) / self.model
         is_first = self.state[State.NUM_ITERATIONS] <= 0.0
-        self.is_speculative = is_first & (self.state[State.DAMPING] <= 0.0)
+        is_speculative = is_first & (self.state[State.DAMPING] <= 0.0)
+        self.is_speculative = is_speculative if self.is_exact else self.no
         least = self.is_speculative.where(policy.UNDAMPED_GAIN_RATIO, policy.MIN_GAIN_RATIO)
         self.accepted = (
             ~self.is_faulty
@@ -168,6 +171,11 @@ class _Step:
             & (0.0 < self.model)
             & (least < self.gain_ratio)
         )
+
+    @property
+    def no(self) -> Scalar:
+        """A condition that never holds."""
+        return self.one(1.0) < 0.0
 
     def one(self, number: float) -> Scalar:
         """A literal."""
@@ -188,11 +196,16 @@ def least(one: Scalar, other: Scalar) -> Scalar:
     return (one < other).where(one, other)
 
 
-def policy_graph() -> Graph:
-    """The whole decision: see `policy.decide`."""
+def policy_graph(storage: DType) -> Graph:
+    """The whole decision: see `policy.decide`.
+
+    Args:
+        storage: Type of the values. In float32 no first step is without damping, and rises of the
+            cost tell no curvature.
+    """
     kernel = ProgramBuilder("policy", WIDE)
     kernel.graph.origin = "policy"
-    step = _Step(kernel)
+    step = _Step(kernel, storage)
     after = _after_step(step)
     after = _damped(step, after)
     after = _after_fall(step, after)
@@ -306,6 +319,8 @@ def _rise(step: _Step) -> tuple[Scalar, Scalar, Scalar]:
 
     Quotients are compared as products: there is no division.
     """
+    if not step.is_exact:
+        return step.no, step.one(0.0), step.no
     state, square = step.state, step.step_square
     rise, slope = step.cost - state[State.COST], 2.0 * step.model
     least = stopping.VISIBLE * stopping.COST_ROUNDING * state[State.COST]
@@ -394,6 +409,7 @@ def _at_limit(step: _Step, after: _After) -> _After:
     slight = stopping.SLIGHT_PROMISE * after.cost
     is_slight = (option[Option.COST_TOLERANCE] * after.cost < slight) & (0.0 < after.promised)
     is_slight = is_slight & (after.promised <= slight) & (1.0 <= count) & (count <= 1.0)
+    is_slight = is_slight if step.is_exact else step.no
     looks = is_large | is_fourth | is_slight
     change = step.answer[Answer.DIGIT]
     explains = is_finite(change) & (0.0 < change) & is_finite(after.promised)
