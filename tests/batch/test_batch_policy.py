@@ -158,7 +158,8 @@ def test_the_table_of_the_policy() -> None:
 def _random(rng: np.random.Generator) -> Decided:
     """A state and a step near the borders at which decisions change."""
     options = policy_cases.OPTIONS
-    options = replace(options, cost_tolerance=rng.choice([options.cost_tolerance, 1e-13]))
+    # with less, rounding would be asked about at the first rejected step of a slight promise
+    options = replace(options, cost_tolerance=stopping.SLIGHT_PROMISE)
     cost = 100.0 * 10.0 ** rng.choice([0, 0, -3, -11, -40])
     damping = rng.choice([10.0 ** rng.uniform(-14, 6.5), 0.0], p=[0.9, 0.1])
     number = int(rng.integers(0, 50)) if damping > 0.0 else int(rng.integers(0, 2))
@@ -227,12 +228,12 @@ def test_random_states(seed: int) -> None:
 
 
 def test_random_states_of_float32() -> None:
-    """Without what is for float64: a step without damping, curvatures, slight promises."""
+    """Without what is for float64: a step without damping, and curvatures."""
     rng = np.random.default_rng(2)
     cases = [
         (state._replace(curvature=math.nan, curved_step=math.nan), step, options, changes)
         for state, step, options, changes in (_random(rng) for _ in range(NUM_RANDOM))
-        if state.damping > 0.0 and options.cost_tolerance == policy_cases.OPTIONS.cost_tolerance
+        if state.damping > 0.0
     ]
     assert len(cases) > NUM_RANDOM / 3
     check(cases, DType.FLOAT32)

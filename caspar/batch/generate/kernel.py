@@ -23,7 +23,7 @@ from contextlib import ExitStack, nullcontext
 
 from caspar.batch.generate import policy_program as policy
 from caspar.batch.generate import programs, step_program
-from caspar.batch.generate.instances import InstanceText
+from caspar.batch.generate.instances import InstanceText, drawn_sign
 from caspar.batch.generate.parameters import (
     FINAL_COST,
     HANDED,
@@ -49,9 +49,6 @@ from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
 
 KERNEL = "solve_problems"
-
-GOLDEN = 2654435761
-"""As `solver.iterate.roundings` draws: bits of multiples look random."""
 
 LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a node type in the problem."""
@@ -106,7 +103,7 @@ class _Writer:
         self._declare()
         text = self._text
         with text.repeat(f"phase > {_DONE}"):
-            self._instances.score()
+            self._score()
             with text.when(f"phase == {_START}"):
                 self._begin()
             with text.when(f"phase == {_CANDIDATE}"), text.alone():
@@ -215,6 +212,16 @@ class _Writer:
             self._set("end", code(SolveStatus.INITIAL_COST_NOT_FINITE))
             text.set("phase", _DONE)
 
+    def _score(self) -> None:
+        """Constants of float64 are rounded with the values, in a text of its own: others wait."""
+        if self._shape.storage is not DType.FLOAT64:
+            self._instances.score()
+            return
+        with self._text.when(f"phase == {_ROUNDING}"):
+            self._instances.score(moves_constants=True)
+        with self._text.when(f"phase < {_ROUNDING}"):
+            self._instances.score()
+
     def _forget_answers(self) -> None:
         for place in Answer:
             self._set(f"{policy.ANSWERS}[{int(place)}]", 0.0)
@@ -277,11 +284,10 @@ class _Writer:
         for number, nodes in enumerate(self._shape.nodes):
             size = self._coarse_size(number, nodes)
             for place in range(nodes.storage_first, nodes.storage_first + nodes.storage_size):
-                word = str((place * GOLDEN) & 0xFFFFFFFF)
                 sign, value = text.name("sign"), f"{programs.VALUES}[{place}]"
                 one, zero = text.number(1.0, storage), text.number(0.0, storage)
                 minus = text.number(-1.0, storage)
-                text.let(sign, text.chosen(f"(({word} >> draw) & 1) == 1", one, minus))
+                text.let(sign, text.chosen(drawn_sign(place), one, minus))
                 length = text.name("length")
                 text.let(length, text.chosen(f"{value} < {zero}", f"-{value}", value))
                 moved = f"{value} + {sign} * ({length} * {text.number(unit, storage)} + {size})"
