@@ -349,15 +349,17 @@ def _damped(step: _Step, after: _After) -> _After:
     state, damping, option = step.state, step.damping, step.option
     is_good = ~(step.gain_ratio < policy.GOOD_GAIN_RATIO)
     usual = is_good.where(damping, state[State.DAMPING])
-    usual = (is_good | (0.0 < usual)).where(usual, option[Option.INITIAL_DAMPING])
+    if step.is_exact:
+        usual = (is_good | (0.0 < usual)).where(usual, option[Option.INITIAL_DAMPING])
     ratio = 2.0 * least(step.gain_ratio, step.one(1.0)) - 1.0
     factor = (1.0 - ratio * ratio * ratio).max(policy.GREATEST_SHRINK)
     smaller = least((factor * usual).max(option[Option.MIN_DAMPING]), option[Option.MAX_DAMPING])
     grows = ~(damping < state[State.DAMPING])
-    is_singular = step.is_faulty | ~(step.step_square <= _LARGEST)
-    least_grown = is_singular.where(policy.LEAST_GROWN_SINGULAR, policy.LEAST_GROWN)
-    larger = state[State.DAMPING].max(least_grown) * state[State.GROWTH]
-    larger = grows.where(larger, state[State.DAMPING])
+    grown = state[State.DAMPING]
+    if step.is_exact:
+        is_singular = step.is_faulty | ~(step.step_square <= _LARGEST)
+        grown = grown.max(is_singular.where(policy.LEAST_GROWN_SINGULAR, policy.LEAST_GROWN))
+    larger = grows.where(grown * state[State.GROWTH], state[State.DAMPING])
     growth = grows.where(2.0 * state[State.GROWTH], state[State.GROWTH])
     larger = step.is_speculative.where(option[Option.INITIAL_DAMPING], larger)
     growth = step.is_speculative.where(state[State.GROWTH], growth)
