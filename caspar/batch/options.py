@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.batch.generate.policy_program import Option
 from caspar.batch.generate.shape import BatchShape, Team
+from caspar.batch.generate.step_program import LEAST_KEPT_PIVOT, LEAST_PIVOT
 from caspar.errors import InputError, OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, Precision, SolveOptions, choice
@@ -146,6 +147,14 @@ def usual_options(shape: BatchShape) -> Mapping[str, float]:
     return usual
 
 
+def options_of_singular(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same for problems that have no step without damping, and are not handed over."""
+    found = numbers.copy()
+    found[Option.FIRST_DAMPING] = numbers[Option.INITIAL_DAMPING]
+    found[Option.LEAST_PIVOT] = LEAST_PIVOT
+    return found
+
+
 def option_numbers(chosen: SolveOptions, shape: BatchShape) -> NDArray[np.float64]:
     """What the kernel reads, by `Option`."""
     options = CompleteOptions.complete(chosen, usual_options(shape))
@@ -160,5 +169,6 @@ def option_numbers(chosen: SolveOptions, shape: BatchShape) -> NDArray[np.float6
         Option.STEP_TOLERANCE: options.step_tolerance,
         Option.LEAST_RELIEF: relief,
         Option.FIRST_DAMPING: 0.0 if options.tries_undamped else options.initial_damping,
+        Option.LEAST_PIVOT: LEAST_KEPT_PIVOT,
     }
     return np.array([numbers[one] for one in Option], dtype=np.float64)

@@ -89,6 +89,7 @@ def _options(state: PolicyState, options: CompleteOptions) -> dict[Option, float
         Option.STEP_TOLERANCE: options.step_tolerance,
         Option.LEAST_RELIEF: state.least_relief,
         Option.FIRST_DAMPING: 0.0,
+        Option.LEAST_PIVOT: 0.0,
     }
 
 

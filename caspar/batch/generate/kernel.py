@@ -16,10 +16,12 @@ program stands in the kernel once, and threads of a warp meet again where they s
 Where a warp solves a problem, what is not written for its lanes is done by the first of them.
 
 Once a pivot shows that the normal matrix is ill-conditioned, the problem ends with `HANDED_OVER`.
-A second kernel, for which the shape is `orthogonal`, starts such problems again, and no others.
+A second kernel, for which the shape is `orthogonal`, starts such problems again, and no others. If
+it finds that the first step without damping does not exist, the problem is not stiff: something is
+free. It ends with `SINGULAR`, and the first kernel starts it again with damping.
 """
 
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 
 from caspar.batch.generate import policy_program as policy
 from caspar.batch.generate import programs, step_program
@@ -53,8 +55,11 @@ KERNEL = "solve_problems"
 LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a node type in the problem."""
 
-HANDED_OVER = len(policy.STATUSES)
-"""The status of problems that are left to the other kernel."""
+HANDED_OVER, SINGULAR = len(policy.STATUSES), len(policy.STATUSES) + 1
+"""Statuses of problems that are left to the other kernel."""
+
+KEEPS = 1e-12
+"""Between the values of `LEAST_PIVOT` with which problems are handed over, and kept."""
 
 _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 
@@ -91,10 +96,12 @@ class _Writer:
     def write(self) -> KernelSource:
         """The kernel."""
         text = self._text
-        with ExitStack() as stack:
-            if self._shape.is_orthogonal:
-                is_handed = f"{STATUS}_data[{PROBLEM}] == {HANDED_OVER}"
-                stack.enter_context(text.when(is_handed))
+        left = SINGULAR if self._shape.hands_over else HANDED_OVER
+        is_taken = f"({STATUS}_data[{PROBLEM}] == {left})"
+        if self._shape.hands_over:
+            is_taken = f"{is_taken} | ({self._hands_over})"
+        is_exact = self._shape.storage is DType.FLOAT64
+        with text.when(is_taken) if is_exact else nullcontext():
             self._write_problem()
         return text.source(KERNEL, batch_params(self._shape))
 
@@ -129,6 +136,10 @@ class _Writer:
 
     def _option(self, place: Option) -> str:
         return f"{policy.OPTIONS}[{int(place)}]"
+
+    @property
+    def _hands_over(self) -> str:
+        return f"{self._option(Option.LEAST_PIVOT)} > {self._number(KEEPS)}"
 
     def _set(self, place: str, value: float) -> None:
         self._text.set(place, self._number(value))
@@ -343,14 +354,10 @@ class _Writer:
             if self._shape.is_orthogonal:
                 none = f"{is_first} & (damping <= {self._number(0.0)}) & ({is_singular})"
                 with text.when(none):
-                    # there is no step without damping
-                    text.set("damping", self._option(Option.INITIAL_DAMPING))
-                    with text.alone():
-                        for place in (State.DAMPING, State.STEP_DAMPING):
-                            text.set(self._state(place), "damping")
-                    text.set("phase", _STEP)
+                    self._set("end", SINGULAR + 1.0)
+                    text.set("phase", _DONE)
         if self._shape.hands_over:
-            with text.when(is_singular):
+            with text.when(f"({is_singular}) & ({self._hands_over})"):
                 self._set("end", HANDED_OVER + 1.0)
                 text.set("phase", _DONE)
         if self._shape.has_loss:
@@ -382,7 +389,7 @@ class _Writer:
         text.set(f"{FINAL_COST}_data[{PROBLEM}]", self._state(State.COST))
         count = self._state(State.NUM_ITERATIONS)
         text.set(f"{ITERATIONS}_data[{PROBLEM}]", text.cast(count, DType.INT64))
-        if shape.hands_over:
+        if shape.storage is DType.FLOAT64:
             with text.when(f"end > {self._number(float(HANDED_OVER))}"):
                 text.count(f"{HANDED}_data[0]")
         text.set(f"{STATUS}_data[{PROBLEM}]", text.cast(f"end - {self._number(1.0)}", DType.INT64))

@@ -54,7 +54,11 @@ class State(IntEnum):
 
 
 class Option(IntEnum):
-    """Options of a batch, by their place. FIRST_DAMPING is 0 if a step without is tried first."""
+    """Options of a batch, by their place.
+
+    FIRST_DAMPING is 0 if a step without is tried first. LEAST_PIVOT is that of a matrix of float64
+    scaled to unit diagonal with which a step is taken.
+    """
 
     MAX_ITERATIONS = 0
     INITIAL_DAMPING = 1
@@ -65,6 +69,7 @@ class Option(IntEnum):
     STEP_TOLERANCE = 6
     LEAST_RELIEF = 7
     FIRST_DAMPING = 8
+    LEAST_PIVOT = 9
 
 
 class Answer(IntEnum):

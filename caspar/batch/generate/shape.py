@@ -145,7 +145,7 @@ class BatchShape:
 
     @property
     def hands_over(self) -> bool:
-        """Whether ill-conditioned problems are left to the kernel of `orthogonal`."""
+        """Whether ill-conditioned problems may be left to the kernel of `orthogonal`."""
         return self.storage is DType.FLOAT64 and not self.is_orthogonal
 
     @property

@@ -7,6 +7,7 @@ scaled to unit diagonal and factorised, L L^T; bounds are those of design record
 
 from collections.abc import Sequence
 
+from caspar.batch.generate.policy_program import OPTIONS, Option
 from caspar.batch.generate.programs import (
     CANDIDATE,
     FREE,
@@ -40,18 +41,14 @@ LEAST_PIVOT = 1e-15
 """Of a matrix scaled to unit diagonal: with less it is not positive definite to rounding."""
 
 LEAST_KEPT_PIVOT = 1e-10
-"""With less, a step has lost six digits: the problem is left to the kernel of QR decompositions."""
+"""With less, a step has lost six digits: the problem is left to the kernel of QR decompositions,
+unless that finds its matrix to be singular."""
 
 DIAGONAL, SCALE, STEP, IS_DEFINITE = "diagonal", "scale", "step", "is_definite"
 """Of a warp: D, the roots of its reciprocals, the solution, and whether there is one."""
 
 DESCENT = "descent"
 """Beside a QR decomposition: gradient times step."""
-
-
-def least_pivot(shape: BatchShape) -> float:
-    """Of the scaled matrix, for a step to be taken."""
-    return LEAST_KEPT_PIVOT if shape.hands_over else LEAST_PIVOT
 
 
 def step_graph(shape: BatchShape) -> Graph:
@@ -270,7 +267,9 @@ def _solved(
     kernel.graph.origin = "Cholesky"
     is_definite: Scalar | None = None
     reciprocal: list[Scalar] = []
-    least = least_pivot(shape)
+    least = kernel.one(LEAST_PIVOT)
+    if shape.hands_over:
+        least = kernel.entry(OPTIONS, Option.LEAST_PIVOT)
     for j in range(size):
         pivot = _minus(lower[j, j], [(lower[j, k], lower[j, k]) for k in range(j)])
         large = pivot > least

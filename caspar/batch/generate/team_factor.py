@@ -11,14 +11,15 @@ gradient is one more row, so the forward substitution is part of this.
 """
 
 from caspar.batch.generate import programs
+from caspar.batch.generate.policy_program import OPTIONS, Option
 from caspar.batch.generate.shape import BatchShape
 from caspar.batch.generate.step_program import (
     DIAGONAL,
     IS_DEFINITE,
+    LEAST_PIVOT,
     SCALE,
     STEP,
     damp_graph,
-    least_pivot,
     promise_graph,
 )
 from caspar.batch.generate.team_rows import TeamRows
@@ -58,7 +59,7 @@ class TeamStep(TeamRows):
 
 def _factorize(shape: BatchShape, text: ProblemText) -> None:
     size, length, storage = shape.num_unknowns, shape.row_length, shape.storage
-    one, least = text.number(1.0, storage), text.number(least_pivot(shape), storage)
+    one, least = text.number(1.0, storage), _least_pivot(shape, text)
     text.set(IS_DEFINITE, one)
     unit = text.name("damped_one")
     rounding = text.number(size * ROUNDING[storage], storage)
@@ -86,6 +87,12 @@ def _factorize(shape: BatchShape, text: ProblemText) -> None:
             place = f"{programs.MATRIX}[column * {length} + row + 1]"
             text.set(place, f"{place} * {root}")
         text.meet()
+
+
+def _least_pivot(shape: BatchShape, text: ProblemText) -> str:
+    if shape.hands_over:
+        return f"{OPTIONS}[{int(Option.LEAST_PIVOT)}]"
+    return text.number(LEAST_PIVOT, shape.storage)
 
 
 def _entry(shape: BatchShape, text: ProblemText, unit: str) -> None:
