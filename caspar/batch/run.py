@@ -100,7 +100,9 @@ class BatchRun:
             again = self._bound(self._kernel, options_of_singular(self._options))
             self._leaves_problems(again)
 
-    def _bound(self, kernel: Kernel, options: NDArray[np.float64]) -> tuple[Callable[[], None], Array]:
+    def _bound(
+        self, kernel: Kernel, options: NDArray[np.float64]
+    ) -> tuple[Callable[[], None], Array]:
         """What runs a kernel, and what is not 0 behind it if it left problems to another one."""
         backend = self._backend
         handed = backend.xp.zeros(1, np.int32)

@@ -33,7 +33,6 @@ from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.passes.pipeline import compile_graph
 
-
 UNIT = 2.0**-52
 """By which constants of float64 are moved, relative to them."""
 

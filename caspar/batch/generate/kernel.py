@@ -39,8 +39,7 @@ from caspar.batch.generate.parameters import (
 from caspar.batch.generate.policy_program import Answer, Option, State, Verdict, code
 from caspar.batch.generate.programs import WIDE, Tried
 from caspar.batch.generate.shape import BatchShape, ProblemNodes, Team
-from caspar.batch.generate.team_factor import TeamStep
-from caspar.batch.generate.team_orthogonal import TeamOrthogonalStep
+from caspar.batch.generate.team_orthogonal import team_step
 from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
@@ -86,10 +85,8 @@ class _Writer:
         self._shape = shape
         self._text = empty_text(shape, target)
         self._instances = InstanceText(shape, self._text, target)
-        self._team: TeamStep | None = None
-        if shape.team is Team.WARP:
-            kind = TeamOrthogonalStep if shape.is_orthogonal else TeamStep
-            self._team = kind(self._instances, self._text.num_lanes)
+        is_team = shape.team is Team.WARP
+        self._team = team_step(self._instances, self._text.num_lanes) if is_team else None
         # with a loss the linearisation depends on the damping: it is made for every step
         self._asks_stale = shape.is_bounded or not shape.has_loss
 

@@ -206,8 +206,8 @@ def policy_graph(storage: DType) -> Graph:
     """The whole decision: see `policy.decide`.
 
     Args:
-        storage: Type of the values. In float32 no first step is without damping, and rises of the
-            cost tell no curvature.
+        storage: Type of the values. In float32 no first step is without damping, none grows from
+            next to nothing, and rises of the cost tell no curvature.
     """
     kernel = ProgramBuilder("policy", WIDE)
     kernel.graph.origin = "policy"

@@ -15,7 +15,7 @@ above, in row k at j + 1, as a Cholesky factor does, which it is but for its sig
 from collections.abc import Callable
 
 from caspar.batch.generate import programs
-from caspar.batch.generate.instances import Counted
+from caspar.batch.generate.instances import Counted, InstanceText
 from caspar.batch.generate.shape import BatchShape
 from caspar.batch.generate.step_program import DESCENT, IS_DEFINITE, SCALE
 from caspar.batch.generate.team_factor import RECIPROCAL, TeamStep
@@ -27,6 +27,12 @@ LEAST_DIAGONAL = 2.0**-48
 column that is a combination of others."""
 
 ROW = "row_to_add"
+
+
+def team_step(instances: InstanceText, lanes: int) -> TeamStep:
+    """What writes linearisations and steps by a warp, of the kind that the shape says."""
+    kind = TeamOrthogonalStep if instances.shape.is_orthogonal else TeamStep
+    return kind(instances, lanes)
 
 
 class TeamOrthogonalStep(TeamStep):
@@ -154,8 +160,19 @@ class TeamOrthogonalStep(TeamStep):
         text, size, storage = self._text, self._shape.num_unknowns, self._shape.storage
         k, j, pivot, head, length, largest, root, cosine, sine, upper, lower = map(
             text.name,
-            ("k", "j", "pivot", "head", "length", "largest", "root", "cosine", "sine", "upper")
-            + ("lower",),
+            [
+                "k",
+                "j",
+                "pivot",
+                "head",
+                "length",
+                "largest",
+                "root",
+                "cosine",
+                "sine",
+                "upper",
+                "lower",
+            ],
         )
         zero = text.number(0.0, storage)
         with text.loop(k, first, str(size)):
@@ -178,3 +195,4 @@ class TeamOrthogonalStep(TeamStep):
                     text.set(place(k, j), f"{cosine} * {upper} + {sine} * {lower}")
                     text.set(f"{ROW}[{j}]", f"{cosine} * {lower} - {sine} * {upper}")
                 text.meet()
+        text.meet()
