@@ -26,7 +26,6 @@ from benchmarks.report import environment
 from caspar.batch.generate import policy_program, programs, step_program
 from caspar.batch.options import checked_options, option_numbers
 from caspar.batch.result import on_host
-from caspar.batch.run import BatchRun
 from caspar.codegen.targets import TARGETS
 from caspar.ir.ops import Op
 from caspar.passes.pipeline import compile_graph
@@ -55,7 +54,7 @@ def operations(shape: Any) -> int:
             programs.linearize_graph(shape, 0), costs[shape.storage]
         ).instructions
     )
-    once = count(step_program.step_graph(shape)) + count(policy_program.policy_graph())
+    once = count(step_program.step_graph(shape)) + count(policy_program.policy_graph(shape.storage))
     return POINTS * (instance + adds) + once
 
 
@@ -64,9 +63,8 @@ def event_seconds(cupy: Any, solver: Any, arrays: Mapping[str, Any]) -> list[flo
     with solver.backend.scope():
         batch = solver._read(arrays, None, None, check=True)
         kernel = solver._kernels.solving(batch.shape)
-        run = BatchRun(
-            solver.backend, kernel, batch, option_numbers(checked_options({}), batch.shape)
-        )
+        numbers = option_numbers(checked_options({}), batch.shape)
+        run = solver._kernels.run(kernel, batch, numbers)
         stream = cupy.cuda.get_current_stream()
         seconds = []
         for _ in range(NUM_RUNS):

@@ -275,6 +275,7 @@ class CompleteOptions(SolveOptions):
         max_iterations, initial_damping, min_damping, cost_tolerance, gradient_tolerance,
             step_tolerance: As in `SolveOptions`.
         tries_undamped: Whether the first step has no damping.
+        ends_by_rises: Whether rises of the cost along rejected steps may show a minimum.
     """
 
     max_iterations: int = 100
@@ -284,6 +285,7 @@ class CompleteOptions(SolveOptions):
     gradient_tolerance: float = 1e-14
     step_tolerance: float = 1e-8
     tries_undamped: bool = False
+    ends_by_rises: bool = True
 
     @classmethod
     def complete(cls, options: SolveOptions, usual: Mapping[str, float]) -> CompleteOptions:

@@ -36,7 +36,7 @@ class CompiledKernels:
 
     def run(self, kernel: Kernel, batch: Batch, options: Array) -> BatchRun:
         """The kernel with the memory of a batch; see there."""
-        return BatchRun(self._backend, kernel, batch, options)
+        return BatchRun(self._backend, kernel, batch, options, self._orthogonal)
 
     def covariance(self, shape: BatchShape) -> Kernel:
         """The kernel that finds their covariances."""
@@ -45,6 +45,13 @@ class CompiledKernels:
     def source(self, shape: BatchShape) -> KernelSource:
         """What `solving` is compiled from."""
         return cached_batch_kernel(shape, self._backend.traits.target)
+
+    def _orthogonal(self, shape: BatchShape) -> tuple[Kernel, float]:
+        """The kernel that solves what `solving` has left, and seconds of compiling it."""
+        before_s = self.backlog_s
+        kernel = self.solving(shape.orthogonal)
+        spent_s, self.backlog_s = self.backlog_s - before_s, before_s
+        return kernel, spent_s
 
     def take_backlog(self) -> float:
         """Those seconds."""

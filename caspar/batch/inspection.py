@@ -122,7 +122,7 @@ def inspect_batch(
         found["promise"] = step_program.promise_graph(shape)
     else:
         found["step"] = step_program.step_graph(shape)
-    found["policy"], found["fade"] = policy_graph(), step_program.fade_graph(shape)
+    found["policy"], found["fade"] = policy_graph(shape.storage), step_program.fade_graph(shape)
     return BatchInspection(
         shape,
         TARGETS[target],

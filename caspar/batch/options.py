@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.batch.generate.policy_program import Option
 from caspar.batch.generate.shape import BatchShape, Team
+from caspar.batch.generate.step_program import LEAST_KEPT_PIVOT, LEAST_PIVOT
 from caspar.errors import InputError, OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, Precision, SolveOptions, choice
@@ -133,12 +134,25 @@ def usual_options(shape: BatchShape) -> Mapping[str, float]:
     usual = dict(EXACT_OPTIONS if is_exact else USUAL_OPTIONS)
     if is_exact and has_one:
         usual["initial_damping"] = FIT_DAMPING
+    if is_exact:
+        has_many = sum(one.count for one in shape.nodes) > 1
+        are_apart = has_many and all(len(one.factor.nodes) == 1 for one in shape.factors)
+        usual |= {"min_damping": 0.0, "tries_undamped": not (shape.is_bounded or are_apart)}
     losses = [one.factor.loss for one in shape.factors if one.factor.loss is not None]
     if len(losses) > 0:
         levels_off = any(loss.levels_off for loss in losses)
         first = ROBUST_DAMPING if levels_off else USUAL_OPTIONS["initial_damping"]
-        usual["initial_damping"] = first
+        least = USUAL_OPTIONS["min_damping"]
+        usual |= {"initial_damping": first, "min_damping": least, "tries_undamped": False}
     return usual
+
+
+def options_of_singular(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same for problems that have no step without damping, and are not handed over."""
+    found = numbers.copy()
+    found[Option.FIRST_DAMPING] = numbers[Option.INITIAL_DAMPING]
+    found[Option.LEAST_PIVOT] = LEAST_PIVOT
+    return found
 
 
 def option_numbers(chosen: SolveOptions, shape: BatchShape) -> NDArray[np.float64]:
@@ -154,5 +168,7 @@ def option_numbers(chosen: SolveOptions, shape: BatchShape) -> NDArray[np.float6
         Option.GRADIENT_TOLERANCE: options.gradient_tolerance,
         Option.STEP_TOLERANCE: options.step_tolerance,
         Option.LEAST_RELIEF: relief,
+        Option.FIRST_DAMPING: 0.0 if options.tries_undamped else options.initial_damping,
+        Option.LEAST_PIVOT: LEAST_KEPT_PIVOT,
     }
     return np.array([numbers[one] for one in Option], dtype=np.float64)

@@ -4,14 +4,18 @@ Input: checked arrays and a compiled kernel. Output: the arrays of a `BatchResul
 solve; the device holds values, outputs and what was given, and nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.batch.generate import parameters as names
+from caspar.batch.generate.shape import BatchShape
 from caspar.batch.input import Batch
+from caspar.batch.options import options_of_singular
 from caspar.batch.result import STATUSES
+from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.runtime.arrays import HOST, Moved, as_library, give_back, location
@@ -52,11 +56,22 @@ class BatchRun:
         kernel: What runs.
         batch: Checked arrays.
         options: What the kernel reads, by `Option`.
+        orthogonal: Gives the kernel that solves what this one leaves, and seconds of compiling it.
+
+    Attributes:
+        compile_time_s: Seconds of compiling in the run.
     """
 
-    compile_time_s = 0.0
-
-    def __init__(self, backend: Backend, kernel: Kernel, batch: Batch, options: Array) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        kernel: Kernel,
+        batch: Batch,
+        options: NDArray[np.float64],
+        orthogonal: Callable[[BatchShape], tuple[Kernel, float]],
+    ) -> None:
+        self.compile_time_s = 0.0
+        self._kernel, self._orthogonal = kernel, orthogonal
         self._backend = backend
         self._batch = batch
         xp, count, nodes = backend.xp, batch.num_problems, batch.shape.nodes
@@ -70,15 +85,39 @@ class BatchRun:
             names.ITERATIONS: xp.empty(count, np.int32),
             names.STATUS: xp.empty(count, np.int32),
         }
-        others = {names.OPTIONS: backend.upload(options), **self._outputs}
-        others |= {names.result_name(place): end for place, end in enumerate(self._ends)}
-        bindings |= {name: Binding(array, 0) for name, array in others.items()}
-        self._run = None if count == 0 else backend.runner([backend.bind(kernel, bindings, count)])
+        self._options = options
+        others = {names.result_name(place): end for place, end in enumerate(self._ends)}
+        others |= self._outputs
+        self._bindings = bindings | {name: Binding(array, 0) for name, array in others.items()}
+        self._first = None if count == 0 else self._bound(kernel, options)
 
     def launch(self) -> None:
-        """Enqueue the kernel."""
-        if self._run is not None:
-            self._run()
+        """Run the kernel, and then those to which problems are left; see `generate.kernel`."""
+        if self._first is None or not self._leaves_problems(self._first):
+            return
+        orthogonal, self.compile_time_s = self._orthogonal(self._batch.shape)
+        if self._leaves_problems(self._bound(orthogonal, self._options)):
+            again = self._bound(self._kernel, options_of_singular(self._options))
+            self._leaves_problems(again)
+
+    def _bound(
+        self, kernel: Kernel, options: NDArray[np.float64]
+    ) -> tuple[Callable[[], None], Array]:
+        """What runs a kernel, and what is not 0 behind it if it left problems to another one."""
+        backend = self._backend
+        handed = backend.xp.zeros(1, np.int32)
+        own = {names.OPTIONS: backend.upload(options)}
+        if self._batch.shape.storage is DType.FLOAT64:
+            own[names.HANDED] = handed
+        bindings = self._bindings | {name: Binding(array, 0) for name, array in own.items()}
+        bound = backend.bind(kernel, bindings, self._batch.num_problems)
+        return backend.runner([bound]), handed
+
+    def _leaves_problems(self, bound: tuple[Callable[[], None], Array]) -> bool:
+        run, handed = bound
+        run()
+        is_exact = self._batch.shape.storage is DType.FLOAT64
+        return is_exact and bool(self._backend.to_host(handed)[0] != 0)
 
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """What `BatchResult` holds of it, as the kind of arrays that were given."""

@@ -33,6 +33,17 @@ from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.passes.pipeline import compile_graph
 
+UNIT = 2.0**-52
+"""By which constants of float64 are moved, relative to them."""
+
+GOLDEN = 2654435761
+"""As `solver.iterate.roundings` draws: bits of multiples look random."""
+
+
+def drawn_sign(place: int) -> str:
+    """The text of whether the number at a place is moved up in a draw."""
+    return f"(({(place * GOLDEN) & 0xFFFFFFFF} >> draw) & 1) == 1"
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -82,7 +93,7 @@ class InstanceText:
         self.text = text
         self._target = target
         self.places: dict[str, tuple[str, str]] = {}
-        if shape.team is Team.WARP:
+        if shape.team is Team.WARP and not shape.is_orthogonal:
             last_row = str(shape.num_unknowns * shape.row_length)
             self.places[programs.GRADIENT] = (programs.MATRIX, last_row)
 
@@ -91,6 +102,8 @@ class InstanceText:
         graph: Graph,
         places: dict[str, tuple[str, str]] | None = None,
         add: Callable[[str, int, str], None] | None = None,
+        *,
+        moves_constants: bool = False,
     ) -> None:
         """Append a program.
 
@@ -98,15 +111,22 @@ class InstanceText:
             graph: What it computes.
             places: Names that are something else than an array of the thread.
             add: Writes its stores; None: arrays of the thread.
+            moves_constants: Whether constants are moved by a rounding each, up or down.
         """
         program = compile_graph(graph, self._target.costs[graph.dtype])
         known = {**self.places, **({} if places is None else places)}
-        scalars = ("damping", "levelling", "shortening", "is_definite")
+        scalars = ("damping", "levelling", "shortening", "is_definite", "descent")
 
         def read(name: str, entry: int) -> str:
             if name in known:
                 array, first = known[name]
-                return f"{array}[{_sum(first, entry)}]"
+                place = f"{array}[{_sum(first, entry)}]"
+                is_constant = not name.endswith(f".{programs.COLUMN_OF_NODE}")
+                if moves_constants and is_constant:
+                    is_up = drawn_sign(entry)
+                    up, down = (self.text.number(1.0 + unit, WIDE) for unit in (UNIT, -UNIT))
+                    return f"{place} * {self.text.chosen(is_up, up, down)}"
+                return place
             return name if name in scalars else f"{name}[{entry}]"
 
         def store(name: str, entry: int, value: str) -> None:
@@ -216,8 +236,12 @@ class InstanceText:
         text.let(read, text.cast(f"{index}_data[{row} + {item}]", DType.INT64))
         return read
 
-    def score(self) -> None:
-        """`cost` is that of `y`."""
+    def score(self, *, moves_constants: bool = False) -> None:
+        """`cost` is that of `y`.
+
+        Args:
+            moves_constants: See `program`.
+        """
         text = self.text
         text.set("cost", text.number(0.0, WIDE))
 
@@ -229,7 +253,9 @@ class InstanceText:
             self._over_instances(
                 number,
                 programs.CANDIDATE,
-                lambda one, graph=graph: self.program(graph, one.places, add),  # type: ignore[misc]
+                lambda one, graph=graph: self.program(  # type: ignore[misc]
+                    graph, one.places, add, moves_constants=moves_constants
+                ),
             )
         text.add_up("cost")
 

@@ -14,15 +14,21 @@ A step is a linearisation, unless the last one still holds, a factorisation, and
 program stands in the kernel once, and threads of a warp meet again where they score.
 
 Where a warp solves a problem, what is not written for its lanes is done by the first of them.
+
+Once a pivot shows that the normal matrix is ill-conditioned, the problem ends with `HANDED_OVER`.
+A second kernel, for which the shape is `orthogonal`, starts such problems again, and no others. If
+it finds that the first step without damping does not exist, the problem is not stiff: something is
+free. It ends with `SINGULAR`, and the first kernel starts it again with damping.
 """
 
 from contextlib import nullcontext
 
 from caspar.batch.generate import policy_program as policy
 from caspar.batch.generate import programs, step_program
-from caspar.batch.generate.instances import InstanceText
+from caspar.batch.generate.instances import InstanceText, drawn_sign
 from caspar.batch.generate.parameters import (
     FINAL_COST,
+    HANDED,
     INITIAL_COST,
     ITERATIONS,
     STATUS,
@@ -33,7 +39,7 @@ from caspar.batch.generate.parameters import (
 from caspar.batch.generate.policy_program import Answer, Option, State, Verdict, code
 from caspar.batch.generate.programs import WIDE, Tried
 from caspar.batch.generate.shape import BatchShape, ProblemNodes, Team
-from caspar.batch.generate.team_factor import TeamStep
+from caspar.batch.generate.team_orthogonal import team_step
 from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
@@ -45,11 +51,14 @@ from caspar.solver.result.result import SolveStatus
 
 KERNEL = "solve_problems"
 
-GOLDEN = 2654435761
-"""As `solver.iterate.roundings` draws: bits of multiples look random."""
-
 LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a node type in the problem."""
+
+HANDED_OVER, SINGULAR = len(policy.STATUSES), len(policy.STATUSES) + 1
+"""Statuses of problems that are left to the other kernel."""
+
+KEEPS = 1e-12
+"""Between the values of `LEAST_PIVOT` with which problems are handed over, and kept."""
 
 _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 
@@ -77,16 +86,28 @@ class _Writer:
         self._text = empty_text(shape, target)
         self._instances = InstanceText(shape, self._text, target)
         is_team = shape.team is Team.WARP
-        self._team = TeamStep(self._instances, self._text.num_lanes) if is_team else None
+        self._team = team_step(self._instances, self._text.num_lanes) if is_team else None
         # with a loss the linearisation depends on the damping: it is made for every step
         self._asks_stale = shape.is_bounded or not shape.has_loss
 
     def write(self) -> KernelSource:
         """The kernel."""
+        text = self._text
+        left = SINGULAR if self._shape.hands_over else HANDED_OVER
+        is_taken = f"({STATUS}_data[{PROBLEM}] == {left})"
+        if self._shape.hands_over:
+            is_taken = f"{is_taken} | ({self._hands_over})"
+        is_exact = self._shape.storage is DType.FLOAT64
+        with text.when(is_taken) if is_exact else nullcontext():
+            self._write_problem()
+        return text.source(KERNEL, batch_params(self._shape))
+
+    def _write_problem(self) -> None:
+        """A problem from start to end."""
         self._declare()
         text = self._text
         with text.repeat(f"phase > {_DONE}"):
-            self._instances.score()
+            self._score()
             with text.when(f"phase == {_START}"):
                 self._begin()
             with text.when(f"phase == {_CANDIDATE}"), text.alone():
@@ -101,7 +122,6 @@ class _Writer:
                 self._step()
         with text.alone():
             self._end()
-        return text.source(KERNEL, batch_params(self._shape))
 
     # -- pieces ------------------------------------------------------------------------------------
 
@@ -113,6 +133,10 @@ class _Writer:
 
     def _option(self, place: Option) -> str:
         return f"{policy.OPTIONS}[{int(place)}]"
+
+    @property
+    def _hands_over(self) -> str:
+        return f"{self._option(Option.LEAST_PIVOT)} > {self._number(KEEPS)}"
 
     def _set(self, place: str, value: float) -> None:
         self._text.set(place, self._number(value))
@@ -156,7 +180,7 @@ class _Writer:
             ("cost", WIDE, self._number(0.0)),
             ("change", WIDE, self._number(0.0)),
             ("end", WIDE, self._number(0.0)),
-            ("damping", WIDE, self._option(Option.INITIAL_DAMPING)),
+            ("damping", WIDE, self._option(Option.FIRST_DAMPING)),
             ("levelling", WIDE, self._number(1.0)),
         ):
             text.variable(name, dtype, value)
@@ -187,7 +211,7 @@ class _Writer:
             for place in (State.INITIAL_COST, State.COST):
                 text.set(state(place), "cost")
             for place in (State.DAMPING, State.STEP_DAMPING):
-                text.set(state(place), self._option(Option.INITIAL_DAMPING))
+                text.set(state(place), self._option(Option.FIRST_DAMPING))
             text.set(state(State.RELIEF), self._option(Option.LEAST_RELIEF))
             self._forget_answers()
         text.set("phase", _STEP)
@@ -197,6 +221,16 @@ class _Writer:
             self._set("end", code(SolveStatus.INITIAL_COST_NOT_FINITE))
             text.set("phase", _DONE)
 
+    def _score(self) -> None:
+        """Constants of float64 are rounded with the values, in a text of its own: others wait."""
+        if self._shape.storage is not DType.FLOAT64:
+            self._instances.score()
+            return
+        with self._text.when(f"phase == {_ROUNDING}"):
+            self._instances.score(moves_constants=True)
+        with self._text.when(f"phase < {_ROUNDING}"):
+            self._instances.score()
+
     def _forget_answers(self) -> None:
         for place in Answer:
             self._set(f"{policy.ANSWERS}[{int(place)}]", 0.0)
@@ -205,7 +239,9 @@ class _Writer:
         text = self._text
         verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
         with text.alone():
-            self._instances.program(policy.policy_graph(is_bounded=self._shape.is_bounded))
+            shape = self._shape
+            graph = policy.policy_graph(shape.storage, is_bounded=shape.is_bounded)
+            self._instances.program(graph)
         text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
         accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")
         with text.when(f"({accepted}) > has_moved"):
@@ -261,11 +297,10 @@ class _Writer:
         for number, nodes in enumerate(self._shape.nodes):
             size = self._coarse_size(number, nodes)
             for place in range(nodes.storage_first, nodes.storage_first + nodes.storage_size):
-                word = str((place * GOLDEN) & 0xFFFFFFFF)
                 sign, value = text.name("sign"), f"{programs.VALUES}[{place}]"
                 one, zero = text.number(1.0, storage), text.number(0.0, storage)
                 minus = text.number(-1.0, storage)
-                text.let(sign, text.chosen(f"(({word} >> draw) & 1) == 1", one, minus))
+                text.let(sign, text.chosen(drawn_sign(place), one, minus))
                 length = text.name("length")
                 text.let(length, text.chosen(f"{value} < {zero}", f"-{value}", value))
                 moved = f"{value} + {sign} * ({length} * {text.number(unit, storage)} + {size})"
@@ -307,7 +342,8 @@ class _Writer:
         if self._asks_stale:
             text.set("is_stale", "0")
         text.set("phase", _STEP)
-        half = self._number(0.5)
+        half, largest = self._number(0.5), self._number(policy._LARGEST)
+        is_singular = f"{programs.TRIED}[{int(Tried.STEP_SQUARE)}] > {largest}"
         with text.repeat(f"phase == {_STEP}"):
             if self._team is None:
                 self._instances.program(step_program.step_graph(self._shape))
@@ -320,6 +356,21 @@ class _Writer:
                 # units are too far apart for D to be levelled: the same step without
                 self._set("levelling", 0.0)
                 text.set("phase", _STEP)
+            if self._shape.is_orthogonal:
+                none = f"{is_first} & (damping <= {self._number(0.0)}) & ({is_singular})"
+                with text.when(none):
+                    self._set("end", SINGULAR + 1.0)
+                    text.set("phase", _DONE)
+        if self._shape.hands_over:
+            with text.when(f"({is_singular}) & ({self._hands_over})"):
+                self._set("end", HANDED_OVER + 1.0)
+                text.set("phase", _DONE)
+        if self._shape.has_loss:
+            idle = f"{programs.TRIED}[{int(Tried.IDLE)}] > {half}"
+            pays = f"{self._state(State.COST)} > {self._number(0.0)}"
+            with text.when(f"{is_first} & ({idle}) & ({pays})"):
+                self._set("end", code(SolveStatus.NO_RESIDUALS))
+                text.set("phase", _DONE)
         lost = text.chosen(f"{programs.TRIED}[{int(Tried.LOST)}] > {half}", "1", "0")
         text.set("is_lost", lost)
         with text.when(is_first):
@@ -343,4 +394,7 @@ class _Writer:
         text.set(f"{FINAL_COST}_data[{PROBLEM}]", self._state(State.COST))
         count = self._state(State.NUM_ITERATIONS)
         text.set(f"{ITERATIONS}_data[{PROBLEM}]", text.cast(count, DType.INT64))
+        if shape.storage is DType.FLOAT64:
+            with text.when(f"end > {self._number(float(HANDED_OVER))}"):
+                text.count(f"{HANDED}_data[0]")
         text.set(f"{STATUS}_data[{PROBLEM}]", text.cast(f"end - {self._number(1.0)}", DType.INT64))

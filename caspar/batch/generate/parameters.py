@@ -44,7 +44,8 @@ def factor_name(number: int) -> str:
 
 INITIAL_COST, FINAL_COST, ITERATIONS, STATUS = "initial", "final", "iterations", "status"
 OPTIONS = "options"
-
+HANDED = "handed"
+"""Argument that is not 0 after a kernel of float64 if it left problems to another one."""
 
 COVARIANCE = "covariance"
 
@@ -55,7 +56,8 @@ def batch_params(shape: BatchShape) -> tuple[Param, ...]:
     for number in range(len(shape.nodes)):
         params.append(Param(DATA, result_name(number), shape.storage, written=True))
     written = ((INITIAL_COST, WIDE), (FINAL_COST, WIDE), (ITERATIONS, DType.INT32))
-    for name, dtype in (*written, (STATUS, DType.INT32)):
+    handed = ((HANDED, DType.INT32),) if shape.storage is DType.FLOAT64 else ()
+    for name, dtype in (*written, (STATUS, DType.INT32), *handed):
         params.append(Param(DATA, name, dtype, written=True))
     return tuple(params)
 

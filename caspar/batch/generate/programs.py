@@ -11,7 +11,9 @@ the thread and single entries:
               `NodePart.FREE`
     lower, upper  (n,) bounds; the lower one is above the upper one where nothing moves
     tried     what came of the step: see `Tried`
-    rows      for each instance that a warp works on: rows of C, then what the gradient gains
+    rows      for each instance that a warp works on: rows of C, then what the gradient gains; for
+              a QR decomposition rows of C with the residual behind each
+    squares   (n,) diag(C^T C), beside a QR decomposition
 
 The formulas are those of `equations.evaluation`; the step is in `step_program`.
 """
@@ -31,7 +33,7 @@ from caspar.memory.kernel_builder import KernelBuilder
 VALUES, CANDIDATE = "x", "y"
 GRADIENT, MATRIX, INFLUENCE, FREE, TRIED = "gradient", "matrix", "influence", "moves", "tried"
 LOWER, UPPER = "lower", "upper"
-COST, ROWS = "cost", "rows"
+COST, ROWS, SQUARES = "cost", "rows", "squares"
 WIDE = DType.FLOAT64
 """Type of costs and of what the policy decides by."""
 
@@ -45,7 +47,8 @@ class Tried(IntEnum):
     COST is that of the candidate, DESCENT g . (C^T C + damping D)^-1 g, MODEL the decrease of the
     cost that the linear model predicts, STEP_SQUARE the square of the step, weighted by D. LEVELS
     is 1 if D is levelled where that would hold a component at every damping, LOST if squares of
-    derivatives are zero or infinite in the floating type.
+    derivatives are zero or infinite in the floating type, IDLE if derivatives and gradient are zero
+    by all that moves; it is only there with a loss.
     """
 
     COST = 0
@@ -54,6 +57,7 @@ class Tried(IntEnum):
     STEP_SQUARE = 3
     LEVELS = 4
     LOST = 5
+    IDLE = 6
 
 
 class ProgramBuilder(KernelBuilder):
@@ -151,6 +155,20 @@ def rows_graph(shape: BatchShape, number: int) -> Graph:
     return kernel.graph.build()
 
 
+def orthogonal_rows_graph(shape: BatchShape, number: int) -> Graph:
+    """Of a factor, given by its number: the rows [C | u] of one instance, C^T u its gradient."""
+    factor = shape.factors[number].factor
+    kernel = ProgramBuilder("rows", shape.storage)
+    evaluation = _evaluation(kernel, number, shape.factors[number])
+    blocks, residual = evaluation.jacobian(factor.nodes), evaluation.residual
+    correction = evaluation.correction(residual)
+    if correction is not None:
+        blocks = correction.times_blocks(correction.selected(blocks))
+        residual = correction.corrected_residual()
+    _put_rows(kernel, factor, blocks, residual)
+    return kernel.graph.build()
+
+
 def normal_rows_graph(shape: BatchShape, number: int) -> Graph:
     """The same without gradient, and without the curvature of the loss: for covariances."""
     kernel = ProgramBuilder("normal_rows", shape.storage)
@@ -164,14 +182,18 @@ def num_columns(factor: TracedFactor) -> int:
     return sum(argument.tangent_dim for argument in factor.nodes)
 
 
-def _put_rows(kernel: ProgramBuilder, factor: TracedFactor, blocks: Blocks) -> None:
-    columns, first = num_columns(factor), 0
+def _put_rows(
+    kernel: ProgramBuilder, factor: TracedFactor, blocks: Blocks, residual: Sequence[Scalar] = ()
+) -> None:
+    columns, first = num_columns(factor) + (len(residual) > 0), 0
     for argument in factor.nodes:
         kernel.graph.origin = f"{factor.name}: rows of {argument.name}"
         for r, row in enumerate(blocks[argument.name]):
             for c, entry in enumerate(row):
                 kernel.put(ROWS, r * columns + first + c, entry)
         first += argument.tangent_dim
+    for r, entry in enumerate(residual):
+        kernel.put(ROWS, r * columns + first, entry)
 
 
 def normal_graph(shape: BatchShape, number: int) -> Graph:

@@ -5,7 +5,7 @@ kernel depends on besides the factors. Once for each solve, some microseconds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -113,12 +113,15 @@ class BatchShape:
         factors: The factors, in order.
         storage: Type of values, residuals and normal equations.
         team: Who solves a problem.
+        is_orthogonal: Whether steps come from a QR decomposition of the Jacobian, by a warp, and
+            not from the normal equations.
     """
 
     nodes: tuple[ProblemNodes, ...]
     factors: tuple[ProblemFactor, ...]
     storage: DType
     team: Team = Team.THREAD
+    is_orthogonal: bool = False
 
     @property
     def storage_dim(self) -> int:
@@ -139,6 +142,16 @@ class BatchShape:
         """
         size = self.num_unknowns
         return size if self.team is Team.THREAD else (size + 2) | 1
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether ill-conditioned problems may be left to the kernel of `orthogonal`."""
+        return self.storage is DType.FLOAT64 and not self.is_orthogonal
+
+    @property
+    def orthogonal(self) -> "BatchShape":
+        """The shape of the kernel that solves these by QR decompositions."""
+        return replace(self, team=Team.WARP, is_orthogonal=True)
 
     @property
     def is_masked(self) -> bool:
@@ -168,7 +181,7 @@ class BatchShape:
             (one.instances, tuple((term.source, term.kind) for term in one.factor.terms))
             for one in self.factors
         )
-        return (self.team, *nodes, *factors)
+        return (self.team, self.is_orthogonal, *nodes, *factors)
 
     @cached_property
     def key(self) -> str:
@@ -179,7 +192,7 @@ class BatchShape:
             for one in self.nodes
         ]
         factors = [f"{one.factor.key} {one.instances.value}" for one in self.factors]
-        head = ["batch", self.storage.value, self.team.value]
+        head = ["batch", self.storage.value, self.team.value, str(self.is_orthogonal)]
         return "\n".join([*head, *nodes, *factors])
 
 

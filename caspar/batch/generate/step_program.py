@@ -7,6 +7,7 @@ scaled to unit diagonal and factorised, L L^T; bounds are those of design record
 
 from collections.abc import Sequence
 
+from caspar.batch.generate.policy_program import OPTIONS, Option
 from caspar.batch.generate.programs import (
     CANDIDATE,
     FREE,
@@ -14,6 +15,7 @@ from caspar.batch.generate.programs import (
     INFLUENCE,
     LOWER,
     MATRIX,
+    SQUARES,
     TRIED,
     UPPER,
     VALUES,
@@ -43,8 +45,15 @@ NUM_INSIDE, KEPT_WAY = linearization.NUM_INSIDE, linearization.KEPT_WAY
 LEAST_PIVOT = 1e-15
 """Of a matrix scaled to unit diagonal: with less it is not positive definite to rounding."""
 
+LEAST_KEPT_PIVOT = 1e-10
+"""With less, a step has lost six digits: the problem is left to the kernel of QR decompositions,
+unless that finds its matrix to be singular."""
+
 DIAGONAL, SCALE, STEP, IS_DEFINITE = "diagonal", "scale", "step", "is_definite"
 """Of a warp: D, the roots of its reciprocals, the solution, and whether there is one."""
+
+DESCENT = "descent"
+"""Beside a QR decomposition: gradient times step."""
 
 
 def step_graph(shape: BatchShape) -> Graph:
@@ -87,7 +96,10 @@ def _levelled(
     size = shape.num_unknowns
     damping = kernel.scalar("damping")
     kernel.graph.origin = "D"
-    squares = [kernel.entry(MATRIX, i * shape.row_length + i) for i in range(size)]
+    if shape.is_orthogonal:
+        squares = kernel.entries(SQUARES, size)
+    else:
+        squares = [kernel.entry(MATRIX, i * shape.row_length + i) for i in range(size)]
     remembered = [
         square.max(entry)
         for square, entry in zip(squares, kernel.entries(INFLUENCE, size), strict=True)
@@ -118,7 +130,7 @@ def _put_promised(
     """The candidate, and what the step to it promises."""
     damping = kernel.scalar("damping")
     kernel.graph.origin = "what the step promises"
-    descent = dot(slopes, step)
+    descent = kernel.scalar(DESCENT) if shape.is_orthogonal else dot(slopes, step)
     step = _clipped(kernel, shape, step) if shape.is_bounded else step
     square = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
     along = descent
@@ -273,11 +285,14 @@ def _solved(
     kernel.graph.origin = "Cholesky"
     is_definite: Scalar | None = None
     reciprocal: list[Scalar] = []
+    least = kernel.one(LEAST_PIVOT)
+    if shape.hands_over:
+        least = kernel.entry(OPTIONS, Option.LEAST_PIVOT)
     for j in range(size):
         pivot = _minus(lower[j, j], [(lower[j, k], lower[j, k]) for k in range(j)])
-        large = pivot > LEAST_PIVOT
+        large = pivot > least
         is_definite = large if is_definite is None else is_definite & large
-        reciprocal.append(pivot.max(LEAST_PIVOT).sqrt().reciprocal())
+        reciprocal.append(pivot.max(least).sqrt().reciprocal())
         for i in range(j + 1, size):
             pairs = [(lower[i, k], lower[j, k]) for k in range(j)]
             lower[i, j] = _minus(lower[i, j], pairs) * reciprocal[j]
@@ -311,7 +326,7 @@ def _put_signs(
     squares: Sequence[Scalar],
     free: Free,
 ) -> None:
-    """LEVELS and LOST, as `solver.iterate.derivative_sizes` tells them of many nodes.
+    """LEVELS and LOST, as `solver.iterate.derivative_sizes` tells them of many nodes; IDLE.
 
     Units are apart if the same component is small in all nodes of a type.
     """
@@ -341,6 +356,9 @@ def _put_signs(
                 levels = levels | (holds & is_touched)
     _put(kernel, Tried.LEVELS, levels.where(1.0, 0.0))
     _put(kernel, Tried.LOST, lost.where(1.0, 0.0))
+    if shape.has_loss:
+        largest = total([*moving, *(slope * slope for slope in slopes)])
+        _put(kernel, Tried.IDLE, (largest <= 0.0).where(1.0, 0.0))
 
 
 def _minus(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:

@@ -11,6 +11,7 @@ gradient is one more row, so the forward substitution is part of this.
 """
 
 from caspar.batch.generate import programs
+from caspar.batch.generate.policy_program import OPTIONS, Option
 from caspar.batch.generate.shape import BatchShape
 from caspar.batch.generate.step_program import (
     DIAGONAL,
@@ -47,15 +48,18 @@ class TeamStep(TeamRows):
             self._instances.program(damp_graph(shape))
             # the last row is the gradient, of which only columns are scaled
             text.set(f"{SCALE}[{shape.num_unknowns}]", text.number(1.0, shape.storage))
-        _factorize(shape, text)
+        self._factorize()
         _substitute(shape, text)
         with text.alone():
             self._instances.program(promise_graph(shape))
 
+    def _factorize(self) -> None:
+        _factorize(self._shape, self._text)
+
 
 def _factorize(shape: BatchShape, text: ProblemText) -> None:
     size, length, storage = shape.num_unknowns, shape.row_length, shape.storage
-    one, least = text.number(1.0, storage), text.number(LEAST_PIVOT, storage)
+    one, least = text.number(1.0, storage), _least_pivot(shape, text)
     text.set(IS_DEFINITE, one)
     unit = text.name("damped_one")
     rounding = text.number(size * ROUNDING[storage], storage)
@@ -83,6 +87,12 @@ def _factorize(shape: BatchShape, text: ProblemText) -> None:
             place = f"{programs.MATRIX}[column * {length} + row + 1]"
             text.set(place, f"{place} * {root}")
         text.meet()
+
+
+def _least_pivot(shape: BatchShape, text: ProblemText) -> str:
+    if shape.hands_over:
+        return f"{OPTIONS}[{int(Option.LEAST_PIVOT)}]"
+    return text.number(LEAST_PIVOT, shape.storage)
 
 
 def _entry(shape: BatchShape, text: ProblemText, unit: str) -> None:

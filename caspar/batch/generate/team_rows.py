@@ -29,9 +29,10 @@ def chunk_size(shape: BatchShape, number: int) -> int:
 
 
 def rows_size(shape: BatchShape, number: int) -> int:
-    """Entries of the rows of one instance, and its part of the gradient."""
+    """Entries of the rows of one instance, and its part of the gradient or its residual."""
     factor = shape.factors[number].factor
-    return (len(factor.residual) + 1) * programs.num_columns(factor)
+    rows, columns = len(factor.residual), programs.num_columns(factor)
+    return rows * (columns + 1) if shape.is_orthogonal else (rows + 1) * columns
 
 
 class TeamRows:

@@ -41,6 +41,10 @@ class CudaProblemText(ProblemText):
         """An assignment."""
         self.emit(f"{place} = {value};")
 
+    def count(self, place: str) -> None:
+        """An addition that others cannot disturb."""
+        self.emit(f"atomicAdd(&{place}, 1);")
+
     def loop_head(self, name: str, first: str, end: str) -> list[str]:
         """`for`, not unrolled."""
         loop = f"for ({_TYPE[DType.INT64]} {name} = {first}; {name} < {end}; ++{name}) {{"

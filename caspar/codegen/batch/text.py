@@ -112,6 +112,10 @@ class ProblemText(ABC):
     def source(self, name: str, params: Sequence[Param]) -> KernelSource:
         """The finished kernel: its statements are done for the problem of each number."""
 
+    def count(self, place: str) -> None:
+        """What was 0 is not 0 any more, whichever problems say so."""
+        self.set(place, "1")
+
     # -- lanes -------------------------------------------------------------------------------------
 
     def shared(self, name: str, dtype: DType, size: int) -> None:

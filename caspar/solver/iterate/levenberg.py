@@ -280,7 +280,7 @@ def _remaining_decrease(system: System, options: CompleteOptions, state: PolicyS
     It is not known either if confirming steps had to take more damping: those with less promised
     something and did not keep it.
     """
-    if state.damping > options.max_damping and is_at_bottom(state):
+    if options.ends_by_rises and is_at_bottom(state):
         return state.attainable / state.cost
     if not math.isnan(state.remaining) and state.relief <= state.least_relief:
         return state.remaining
@@ -394,8 +394,8 @@ def _confirmed(
         is_in_vain = status is SolveStatus.DAMPING_LIMIT and not has_gained
         return progress.doubted if is_in_vain and progress.doubted is not None else status
     state = progress.state
-    is_bottom = state.damping > options.max_damping and is_at_bottom(state)
-    if state.is_rounding or state.cost == 0.0 or (is_bottom and status.is_success):
+    is_bottom = options.ends_by_rises and is_at_bottom(state)
+    if state.is_rounding or state.cost == 0.0 or is_bottom:
         return status
     promises = progress.promises = _promises(system, options, progress)
     state = progress.state

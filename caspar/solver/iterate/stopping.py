@@ -299,7 +299,7 @@ def at_limit(
         options: Limits.
         changes: What the device has answered about the cost.
     """
-    if state.damping > options.max_damping and is_at_bottom(state):
+    if options.ends_by_rises and is_at_bottom(state):
         return SolveStatus.CONVERGED_GRADIENT
     slight = SLIGHT_PROMISE * state.cost
     is_exact = options.cost_tolerance * state.cost < slight

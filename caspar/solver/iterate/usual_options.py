@@ -66,10 +66,12 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
         is_direct: Whether a matrix is factorised.
     """
     exact = _by_linear_systems(plan, is_direct=is_direct)
+    has_parts = _is_of_many_parts(plan)
+    exact = {**exact, "ends_by_rises": not has_parts}
     if is_direct and len(plan.eliminated) == 0 and plan.types.storage is DType.FLOAT64:
         # a long step to bounds that is rejected would hold what it pushed there
         is_bounded = any(node.is_bounded for node in plan.nodes)
-        tries_undamped = not is_bounded and not _is_of_many_parts(plan)
+        tries_undamped = not is_bounded and not has_parts
         exact = {**exact, "min_damping": 0.0, "tries_undamped": tries_undamped}
     losses = [one.factor.loss for one in plan.factors if one.factor.loss is not None]
     if len(losses) == 0:
@@ -83,8 +85,8 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
 def _is_of_many_parts(plan: Plan) -> bool:
     """Whether there are several nodes, and no factor couples two of them.
 
-    One gain ratio says little of many fits: a step without damping may suit most of them, and throw
-    some where their unknowns have no influence.
+    One gain ratio, or one rise of the cost, says little of many fits: a step without damping may
+    suit most of them, and throw some where their unknowns have no influence.
     """
     return sum(node.count for node in plan.nodes) > 1 and all(
         len(factor.factor.nodes) == 1 for factor in plan.factors
