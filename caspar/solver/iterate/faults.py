@@ -14,7 +14,7 @@ from caspar.frontend.factors.trace import WEIGHT
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
-from caspar.solver.linear.explicit.orthogonal import OrthogonalSolver
+from caspar.solver.linear.explicit.solvers import OrthogonalSolver
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.result.quantities import count_text

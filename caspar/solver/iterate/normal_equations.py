@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
-from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
@@ -298,7 +297,7 @@ class NormalEquations:
             self._held = self._held.overwritten()
             tried = solved()
         if self.solvers.turn_back(tried.least_pivot) and goal.damping == 0.0:
-            tried = tried._replace(outcome=LinearOutcome.NOT_FINITE)
+            tried = tried.unsolved
         return tried
 
     def _enqueue_step(self, goal: LinearGoal) -> None:

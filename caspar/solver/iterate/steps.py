@@ -69,6 +69,11 @@ class TriedStep(NamedTuple):
         return max(self.model_decrease, self.least_promise)
 
     @property
+    def unsolved(self) -> "TriedStep":
+        """The same if the linear system has no solution."""
+        return self._replace(outcome=LinearOutcome.NOT_FINITE)
+
+    @property
     def is_limited(self) -> bool:
         """Whether PCG stopped at the limit of its iterations."""
         return self.outcome is LinearOutcome.ITERATIONS

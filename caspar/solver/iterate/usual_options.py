@@ -68,11 +68,11 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
     exact = _by_linear_systems(plan, is_direct=is_direct)
     has_parts = _is_of_many_parts(plan)
     exact = {**exact, "ends_by_rises": not has_parts}
-    if is_direct and len(plan.eliminated) == 0 and plan.types.storage is DType.FLOAT64:
+    is_exact = is_direct and plan.types.storage is DType.FLOAT64
+    if is_exact and len(plan.eliminated) == 0 and not has_parts:
         # a long step to bounds that is rejected would hold what it pushed there
         is_bounded = any(node.is_bounded for node in plan.nodes)
-        tries_undamped = not is_bounded and not has_parts
-        exact = {**exact, "min_damping": 0.0, "tries_undamped": tries_undamped}
+        exact = {**exact, "min_damping": 0.0, "tries_undamped": not is_bounded}
     losses = [one.factor.loss for one in plan.factors if one.factor.loss is not None]
     if len(losses) == 0:
         return exact

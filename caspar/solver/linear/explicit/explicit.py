@@ -10,10 +10,9 @@ from caspar.memory.kernel_size import check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.linear.explicit.choice import Method, choose_method, where_full
-from caspar.solver.linear.explicit.explicit_kernels import explicit_kernels
+from caspar.solver.linear.explicit.explicit_kernels import explicit_kernels, row_kernels
 from caspar.solver.linear.explicit.merge_kernels import merge_kernels
-from caspar.solver.linear.explicit.orthogonal import ROLE, OrthogonalSolver, row_kernels
-from caspar.solver.linear.explicit.solvers import DenseSolver, SparseSolver
+from caspar.solver.linear.explicit.solvers import DenseSolver, OrthogonalSolver, SparseSolver
 from caspar.solver.linear.explicit.structure import build_structure
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 
@@ -83,7 +82,8 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
         name = f"{EXPLICIT.name} merging {' '.join(names)}"
         system.load(name, lambda: merge_kernels(system.design, structure.merged))
     if method is Method.ORTHOGONAL:
-        system.load(ROLE, lambda: row_kernels(system.design))
+        design = system.design
+        system.load("rows", lambda: row_kernels(design.factors, design.types, design.form))
         return OrthogonalSolver(plan, system.binder, structure)
     if method is Method.DENSE:
         return DenseSolver(plan, system.binder, structure)

@@ -31,7 +31,7 @@ from caspar.memory.patterns import (
     WriteSequential,
     WriteUnique,
 )
-from caspar.solver.linear.explicit.pair_kernels import pair_kernels
+from caspar.solver.linear.explicit.pair_kernels import pair_kernels, rows_kernel
 
 HELD_SCALE = 2.0**-300
 """Scale of the row and column of what is held. Its own entry is the inverse square, so that it is 1
@@ -85,6 +85,13 @@ def explicit_kernels(
     for factor in factors:
         made += pair_kernels(factor, types, form.factors[factor.name], ranks)
     return made
+
+
+def row_kernels(
+    factors: Sequence[TracedFactor], types: Types, form: SolverForm
+) -> list[KernelSpec]:
+    """For each factor the kernel that writes the rows of its least-squares problem."""
+    return [rows_kernel(factor, types, form.factors[factor.name]) for factor in factors]
 
 
 def pairs_of_types(

@@ -10,7 +10,7 @@ from caspar.equations.node_blocks import damped_diagonal, inverse_root
 from caspar.equations.parts import NodePart
 from caspar.equations.schur_kernels import mixed_blocks
 from caspar.frontend.factors.block_parts import block_places, has_whole_block
-from caspar.frontend.factors.jacobian import JacobianSlots
+from caspar.frontend.factors.jacobian import Blocks, JacobianSlots, load_jacobian
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.frontend.names import part_name
 from caspar.frontend.precision import Types
@@ -18,6 +18,9 @@ from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential
+
+ROWS = "rows"
+"""End of the names of the kernels that write Jacobians and residuals, for a QR decomposition."""
 
 
 @dataclass(frozen=True)
@@ -170,4 +173,28 @@ def _mix(
         values = [entry for row in mixed for entry in row]
         name = argument.part("mixed")
         kernel.write(name, values, types.storage, WriteSequential(), windowed=True)
+    return kernel.build()
+
+
+def rows_kernel(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
+    """`rows`: the Jacobian by each node argument, row by row, and then the residual.
+
+    Weight and loss have corrected both, so that J^T J and J^T r are those of the other solvers.
+    """
+    slots = factor_kernels(factor, types, form).slots
+    kernel = FactorBuilder(factor, ROWS, form, DType.FLOAT64, types)
+    evaluation = kernel.evaluate(DType.FLOAT64)
+    residual = list(evaluation.residual)
+    correction = evaluation.correction(residual)
+    if correction is not None:
+        residual = correction.corrected_residual()
+    blocks: Blocks
+    if slots is not None:
+        blocks = load_jacobian(kernel, slots)
+    else:
+        blocks = evaluation.jacobian(factor.nodes)
+        if correction is not None:
+            blocks = correction.times_blocks(correction.selected(blocks))
+    entries = [x for node in factor.nodes for row in blocks[node.name] for x in row]
+    kernel.write(ROWS, [*entries, *residual], DType.FLOAT64, WriteSequential(rows=True))
     return kernel.build()

@@ -1,14 +1,27 @@
 """The linear solvers that factorise a matrix; each solve counts as one iteration."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.errors import OutOfMemoryError
+from caspar.ir.dtype import DType
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
-from caspar.solver.linear.explicit.matrix import Entries
+from caspar.memory.layout import row_scalars
+from caspar.runtime.factorization import load_direct_solver
+from caspar.solver.linear.explicit.explicit_kernels import HELD_SCALE
+from caspar.solver.linear.explicit.matrix import Entries, scalar_numbers
+from caspar.solver.linear.explicit.pair_kernels import ROWS
 from caspar.solver.linear.explicit.structure import Structure
 from caspar.solver.linear.explicit.system import ExplicitSystem
-from caspar.solver.plan.plan import Plan
+from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.system.launches import Binder
+from caspar.solver.system.lone_promises import SHOWN, Promises, joint_texts
 
 
 class DenseSolver:
@@ -112,3 +125,184 @@ class SparseSolver:
         self._factorization.factorize()
         self._factorization.solve(self._system.rhs, self._system.solution)
         self._finish.run()
+
+
+@dataclass(frozen=True)
+class _FactorRows:
+    """What a factor adds to the matrix.
+
+    Attributes:
+        data: On the device, what its kernel writes: padded rows of float64, one an instance.
+        width: Numbers of a row without its padding.
+        num_rows: Rows of a residual.
+        first_row: Its first row of the matrix.
+        places: (instances, width - num_rows) where the entries of the Jacobian are in the matrix,
+            whose columns stand one behind the other.
+        columns: Of the same shape, their columns.
+        is_distinct: Whether no two entries have the same place, as those of an instance have that
+            touches a node twice.
+    """
+
+    data: Array
+    width: int
+    num_rows: int
+    first_row: int
+    places: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    is_distinct: bool
+
+
+class OrthogonalSolver:
+    """The system as a least-squares problem, by a QR decomposition; counts as one iteration.
+
+    The normal matrix J^T J has the square of the condition of J: where stiff rows meet soft ones,
+    such as ties of weight 1e6 in a pose graph or a line over Unix seconds, its soft directions are
+    rounding errors. Here J itself is formed, in variables scaled by D^-1/2, and
+    |J s + r|^2 + damping |s|^2 is minimised. Rows of very different sizes need a decomposition that
+    sorts rows and pivots columns (Powell and Reid 1968; Cox and Higham 1998). LAPACK does it on the
+    host, on CUDA too, because cuSOLVER does not pivot. Each step evaluates all Jacobians, copies
+    them to the host, and takes 2 m n^2 operations.
+
+    Args:
+        plan: Memory and structure; nothing is eliminated, and all types are float64.
+        binder: Binds its kernels, those of `rows_kernel` among them.
+        structure: Blocks of the normal matrix, of which the diagonal ones give D.
+        remarks: Why it was chosen.
+
+    Raises:
+        OutOfMemoryError: The matrix has more entries than an int32 counts.
+    """
+
+    is_direct = True
+    name = "qr"
+
+    def __init__(
+        self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
+    ) -> None:
+        self.remarks = remarks
+        self._plan = plan
+        backend = self._backend = plan.library.backend
+        system = self._system = ExplicitSystem(plan, binder, structure)
+        counts = [one.count * len(one.factor.residual) for one in plan.factors]
+        self._num_rows, size = sum(counts) + system.size, system.size
+        if self._num_rows * size > np.iinfo(np.int32).max:
+            raise OutOfMemoryError(
+                f"linear_solver='qr': the Jacobian of {sum(counts):,} residuals by {size:,} "
+                f"unknowns takes {8 * self._num_rows * size:,} bytes as a dense matrix; use 'auto' "
+                "or 'sparse'"
+            )
+        firsts = accumulate(counts, initial=0)
+        rows = [self._rows(*one) for one in zip(plan.factors, firsts, strict=False)]
+        self._factors: list[_FactorRows] = rows
+        self._qr: Any = load_direct_solver("cpu.direct", "LapackQr")(self._num_rows, size)
+        self._damping = plan.scalar("damping")
+        self.num_bytes = system.num_bytes + self._qr.num_bytes
+        self.num_bytes += sum(int(one.data.nbytes) + 2 * one.places.nbytes for one in rows)
+        launches = [
+            binder.pair(one, ROWS, {ROWS: Binding(own.data, one.count)})
+            for one, own in zip(plan.factors, rows, strict=True)
+        ]
+        self._form = backend.sequence([*system.form(), *launches])
+        self._finish = backend.sequence(system.finish())
+
+    def _rows(self, factor: FactorPlan, first_row: int) -> _FactorRows:
+        columns = np.concatenate(list(self._columns(factor)), axis=1)
+        num_rows, (count, width) = len(factor.factor.residual), columns.shape
+        # entries of a node argument go row by row
+        rows = [np.repeat(np.arange(num_rows), one.tangent_dim) for one in factor.factor.nodes]
+        row = first_row + num_rows * np.arange(count)[:, None] + np.concatenate(rows)
+        places = columns * self._num_rows + row
+        width += num_rows
+        data = self._backend.xp.zeros(count * row_scalars(width, DType.FLOAT64))
+        nodes = [one.node_type.name for one in factor.factor.nodes]
+        is_distinct = len(set(nodes)) == len(nodes) or len(np.unique(places)) == places.size
+        return _FactorRows(data, width, num_rows, first_row, places, columns, is_distinct)
+
+    def _columns(self, factor: FactorPlan) -> Iterator[NDArray[np.int64]]:
+        """(instances, rows * tangent_dim) columns of the entries, of each node argument."""
+        for argument in factor.factor.nodes:
+            name, dim = argument.node_type.name, argument.tangent_dim
+            index = factor.order.index(argument.name, self._backend.to_host)
+            node = np.zeros(factor.count, np.int64) if index is None else index.astype(np.int64)
+            count = self._plan.node_plans[name].count
+            own = scalar_numbers(np, count, dim, node, np.arange(dim))
+            columns = self._system.equations.first[name] + own
+            yield np.tile(columns, (1, len(factor.factor.residual)))
+
+    def begin(self) -> None:
+        """Nothing: the decomposition takes most of the time."""
+
+    def solve(self, max_iterations: int, *, probes: bool = False) -> None:
+        """Evaluate the Jacobian, decompose, solve."""
+        solution, outcome = self._solved(float(self._backend.to_host(self._damping)[0]))
+        self._backend.write(self._system.solution, solution)
+        self._backend.write(self._system.outcome, outcome)
+        self._finish.run()
+
+    def promises(self) -> Promises | None:
+        """What a step without damping promises, and directions that nothing determines.
+
+        After a linearisation at the current values; None if something is not finite.
+        """
+        solution, (failed, _) = self._solved(0.0)
+        if failed != 0.0:
+            return None
+        squares, pivots = 0.5 * self._qr.explained**2, self._qr.pivots
+        # curvatures, which are their squares, with half of their digits: as `lone_promises`
+        least = float(np.finfo(np.float64).eps) ** 0.25
+        trusted = squares[pivots >= least * pivots.max(initial=0.0)]
+        shares = (self._qr.matrix @ self._qr.rhs) * solution * self._qr.lengths
+        moved = (np.abs(self._qr.null_space()) > SHOWN).any(axis=0)
+        return Promises(
+            float(squares.sum()),
+            float(trusted.sum()),
+            *joint_texts(self._plan, self._by_node(shares), self._by_node(moved)),
+        )
+
+    def _by_node(self, numbers: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """A vector of all unknowns as (n, tangent_dim) of each node type."""
+        found = {}
+        for plan in self._plan.reduced:
+            count, dim = plan.count, plan.node.tangent_dim
+            places = scalar_numbers(np, count, dim, np.arange(count), np.arange(dim))
+            found[plan.node.name] = numbers[self._system.equations.first[plan.node.name] + places]
+        return found
+
+    def _solved(self, damping: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self._form.run()
+        to_host, system = self._backend.to_host, self._system
+        scale = to_host(system.scale)
+        matrix, rhs = self._qr.matrix, self._qr.rhs
+        matrix[...], rhs[...] = 0.0, 0.0
+        flat = matrix.reshape(-1)
+        for one in self._factors:
+            rows = to_host(one.data).reshape(len(one.places), -1)[:, : one.width]
+            jacobian, residual = np.split(rows, [one.width - one.num_rows], axis=1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                entries = jacobian * scale[one.columns]
+            if one.is_distinct:
+                flat[one.places] = entries
+            else:
+                np.add.at(flat, one.places, entries)
+            rhs[one.first_row : one.first_row + residual.size] = -residual.reshape(-1)
+        # what is held, and numbers that no unknown has, get a row of their own
+        is_alone = scale == HELD_SCALE
+        is_alone[list(system.equations.gaps)] = True
+        own = np.arange(system.size)
+        matrix[own, self._num_rows - system.size + own] = np.where(is_alone, 1.0, damping**0.5)
+        found: tuple[NDArray[np.float64], NDArray[np.float64]] = self._qr.solve()
+        return found
+
+
+def orthogonal_work(plan: Plan) -> float:
+    """Rows of the matrix, times unknowns squared."""
+    size = sum(one.count * one.node.tangent_dim for one in plan.reduced)
+    num_rows = sum(one.count * len(one.factor.residual) for one in plan.factors)
+    return float(num_rows + size) * size * size
+
+
+def can_be_orthogonal(plan: Plan) -> bool:
+    """Whether nothing is eliminated, and everything is in float64."""
+    types = plan.types
+    all_types: Sequence[DType] = (types.values, types.storage, types.sums)
+    return len(plan.eliminated) == 0 and all(dtype is DType.FLOAT64 for dtype in all_types)
