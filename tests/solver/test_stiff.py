@@ -4,7 +4,7 @@ Right values come from closed forms, or from QR in NumPy on variables in which t
 stiff.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -250,7 +250,7 @@ def test_qr_takes_the_steps_of_a_factorisation(loss: type | None, backend: str) 
     random = np.random.default_rng(2)
     points = random.normal(size=(40, 2)) * [3.0, 2.0] + [5.0, 1.0]
     factor = on_circle if loss is None else on_circle.with_loss(loss)
-    arrays = {
+    arrays: dict[str, Any] = {
         "circle": random.integers(0, 3, 40),
         "point": points,
         "weight": random.uniform(0.0, 2.0, (40, 1)),

@@ -30,7 +30,7 @@ class CudssFactorization:
         indices: (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
             entry.
         size: Rows and columns.
-        failed: (1,) float64 that `solve` writes; None: its own.
+        outcome: (2,) float64 that `solve` writes; None: its own.
 
     Raises:
         BackendError: cuDSS is not installed, or refuses the pattern.
@@ -39,12 +39,14 @@ class CudssFactorization:
     remarks: tuple[str, ...] = ()
 
     def __init__(
-        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> None:
         self._indptr = cupy.ascontiguousarray(indptr, dtype=np.int32)
         self._indices = cupy.ascontiguousarray(indices, dtype=np.int32)
         self.values = cupy.zeros(indices.shape[0])
-        self.failed = cupy.zeros(1) if failed is None else failed
+        self.outcome = cupy.zeros(2) if outcome is None else outcome
+        self.probes = False
+        self._probe: Array | None = None
         vectors = cupy.ones((2, size))
         releases: list[Callable[[], None]] = []
         # at the end of the process the driver frees everything
@@ -107,11 +109,20 @@ class CudssFactorization:
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Solve by the factors: enqueued on the current stream."""
+        self._solve(rhs, solution)
+        probe = None
+        if self.probes:
+            # asking cuDSS for its pivots would wait for the device
+            if self._probe is None:
+                self._probe = cupy.empty(solution.shape[0])
+            probe = self._probe
+            self._solve(solution, probe)
+        check_solution(rhs, solution, self.outcome, probe=probe)
+
+    def _solve(self, rhs: Array, solution: Array) -> None:
         cudss.matrix_set_values(self._rhs, rhs.data.ptr)
         cudss.matrix_set_values(self._solution, solution.data.ptr)
         self._execute(cudss.Phase.SOLVE)
-        # asking cuDSS for its pivots would wait for the device
-        check_solution(rhs, solution, None, self.failed)
 
     def _execute(self, phase: int) -> None:
         cudss.set_stream(self._handle, cupy.cuda.get_current_stream().ptr)

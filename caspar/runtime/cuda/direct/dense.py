@@ -16,26 +16,51 @@ _UPPER = 1
 
 _CHECK_THREADS = 512
 _CHECK_SOURCE = """
-// One block: whether a solution is of no use.
+// One block: whether a solution is of no use, and the least pivot. That is the square of the least
+// entry on the diagonal of `factor`, or by one step of inverse iteration |solution| / |probe|.
 extern "C" __global__ void check(unsigned size, const double* rhs, const double* solution,
-                                 const int* info, double* failed) {
-    __shared__ double sums[512];
+                                 const int* info, const double* factor, unsigned num_rows,
+                                 const double* probe, double* outcome) {
+    __shared__ double sums[512], squares[512], probed[512], least[512];
     int bad = info != nullptr && *info != 0, has_rhs = 0;
-    double sum = 0.0;
+    double sum = 0.0, square = 0.0, other = 0.0, pivot = 1.0;
     for (unsigned i = threadIdx.x; i < size; i += blockDim.x) {
         const double b = rhs[i], x = solution[i];
         bad |= !isfinite(x);
         has_rhs |= b != 0.0;
         sum += b * x;
+        square += x * x;
+        if (probe != nullptr) other += probe[i] * probe[i];
+    }
+    if (factor != nullptr) {
+        for (unsigned i = threadIdx.x; i < num_rows; i += blockDim.x) {
+            const double entry = factor[(size_t)i * (num_rows + 1)];
+            pivot = fmin(pivot, entry * entry);
+        }
     }
     sums[threadIdx.x] = sum;
+    squares[threadIdx.x] = square;
+    probed[threadIdx.x] = other;
+    least[threadIdx.x] = pivot;
     bad = __syncthreads_or(bad);
     has_rhs = __syncthreads_or(has_rhs);
     for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        if (threadIdx.x < half) {
+            const unsigned place = threadIdx.x, mate = place + half;
+            sums[place] += sums[mate];
+            squares[place] += squares[mate];
+            probed[place] += probed[mate];
+            least[place] = fmin(least[place], least[mate]);
+        }
         __syncthreads();
     }
-    if (threadIdx.x == 0) *failed = bad || (has_rhs && !(sums[0] > 0.0));
+    if (threadIdx.x == 0) {
+        const bool failed = bad || (has_rhs && !(sums[0] > 0.0));
+        double found = least[0];
+        if (probe != nullptr && squares[0] > 0.0) found = fmin(1.0, sqrt(squares[0] / probed[0]));
+        outcome[0] = failed ? 1.0 : 0.0;
+        outcome[1] = failed ? 0.0 : found;
+    }
 }
 """
 
@@ -46,7 +71,14 @@ def _check_kernel(device: int) -> Any:
     return load_functions(_CHECK_SOURCE, ("check",))["check"].function
 
 
-def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Array) -> None:
+def check_solution(
+    rhs: Array,
+    solution: Array,
+    outcome: Array,
+    info: Array | None = None,
+    factor: Array | None = None,
+    probe: Array | None = None,
+) -> None:
     """Enqueue: whether a factorisation failed, or shows in its solution that it should have.
 
     A solution that is not finite, or at whose side the right-hand side does not point, is not
@@ -55,11 +87,15 @@ def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Arra
     Args:
         rhs: (size,) float64.
         solution: (size,) float64.
+        outcome: (2,) float64 is written, see `Factorization.outcome`.
         info: (1,) int32, not zero where the library says that it failed; None: it does not say.
-        failed: (1,) float64 is written: 0 or 1.
+        factor: (n, n) with the factor of Cholesky's factorisation; None: not known.
+        probe: (size,) what the factorisation makes of the solution; None: not known.
     """
-    size = np.uint32(solution.shape[0])
-    arguments = (size, rhs, solution, np.uint64(0) if info is None else info, failed)
+    size, none = np.uint32(solution.shape[0]), np.uint64(0)
+    num_rows = np.uint32(0 if factor is None else factor.shape[0])
+    info, factor, probe = (none if one is None else one for one in (info, factor, probe))
+    arguments = (size, rhs, solution, info, factor, num_rows, probe, outcome)
     _check_kernel(cupy.cuda.get_device_id())((1,), (_CHECK_THREADS,), arguments)
 
 
@@ -68,12 +104,12 @@ class CusolverCholesky:
 
     Args:
         size: Rows and columns.
-        failed: (1,) float64 that `solve` writes; None: its own.
+        outcome: (2,) float64 that `solve` writes; None: its own.
     """
 
-    def __init__(self, size: int, failed: Array | None = None) -> None:
+    def __init__(self, size: int, outcome: Array | None = None) -> None:
         self.matrix = cupy.empty((size, size))
-        self.failed = cupy.zeros(1) if failed is None else failed
+        self.outcome = cupy.zeros(2) if outcome is None else outcome
         self._size = size
         self._identity: Array | None = None
         self._info = cupy.zeros(1, np.int32)
@@ -105,4 +141,4 @@ class CusolverCholesky:
             solution.data.copy_from_device_async(rhs.data, rhs.nbytes)
         info, target = self._solve_info.data.ptr, solution.data.ptr
         cusolver.dpotrs(handle, _UPPER, size, num_columns, matrix, size, target, size, info)
-        check_solution(rhs, solution, self._info, self.failed)
+        check_solution(rhs, solution, self.outcome, self._info, self.matrix)
