@@ -52,24 +52,25 @@ def find_covariances(
         scales_by_variance: Multiply by the sum of squared residuals over the degrees of freedom.
     """
     xp, count, size = backend.xp, batch.num_problems, batch.shape.num_unknowns
-    costs = xp.empty(count)
+    costs, handed = xp.empty(count), xp.zeros(1, np.int32)
     bindings = input_bindings(backend, batch)
 
     def written(shape: BatchShape) -> Array:
         found = xp.empty((count, size, size))
-        outputs = {names.COVARIANCE: found, names.FINAL_COST: costs}
+        outputs = {names.COVARIANCE: found, names.FINAL_COST: costs, names.HANDED: handed}
         own = bindings | {name: Binding(array, 0) for name, array in outputs.items()}
         if count > 0:
             backend.runner([backend.bind(kernel_of(shape), own, count)])()
         return found
 
-    found = xp.full((count, size, size), xp.nan)
-    if batch.shape.team is Team.THREAD:
+    if batch.shape.team is Team.WARP and count > 0:
+        found = _inverses(xp, written(batch.shape.orthogonal), _all_moving(backend, batch))
+    else:
         found = written(batch.shape)
-    is_lost = xp.isnan(found).any(axis=(1, 2))
-    if bool(is_lost.any()):
-        moves = _all_moving(backend, batch)[is_lost]
-        found[is_lost] = _inverses(xp, written(batch.shape.orthogonal)[is_lost], moves)
+        if backend.to_host(handed)[0] != 0:
+            is_lost = xp.isnan(found).any(axis=(1, 2))
+            moves = _all_moving(backend, batch)[is_lost]
+            found[is_lost] = _inverses(xp, written(batch.shape.orthogonal)[is_lost], moves)
     if scales_by_variance:
         found *= _variances(backend, batch, costs)[:, None, None]
     backend.synchronize()

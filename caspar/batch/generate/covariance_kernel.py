@@ -8,7 +8,12 @@ decomposition of W^1/2 J instead: see `batch.covariance`.
 
 from caspar.batch.generate import programs
 from caspar.batch.generate.instances import InstanceText
-from caspar.batch.generate.parameters import COVARIANCE, FINAL_COST, covariance_params
+from caspar.batch.generate.parameters import (
+    COVARIANCE,
+    FINAL_COST,
+    HANDED,
+    covariance_params,
+)
 from caspar.batch.generate.programs import WIDE, ProgramBuilder
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.generate.step_program import free_unknowns
@@ -75,6 +80,10 @@ def _invert(instances: InstanceText) -> None:
         text.set(f"{array}[{first} + {entry}]", value)
 
     instances.program(inverse_graph(shape), add=store)
+    entry = text.name("entry")
+    text.let(entry, f"{COVARIANCE}_data[{PROBLEM} * {size * size}]")
+    with text.when(f"({text.chosen(f'{entry} == {entry}', '0', '1')}) == 1"):
+        text.count(f"{HANDED}_data[0]")
 
 
 def inverse_graph(shape: BatchShape) -> Graph:
