@@ -1,18 +1,18 @@
 """Covariances of the problems of a batch.
 
 Input: checked arrays in float64, with the values after a solve. Output: (P, n, n), on the backend's
-device. One kernel, see `generate.covariance_kernel`.
+device. One kernel, see `generate.covariance_kernel`; and another one if problems are
+ill-conditioned, or of many unknowns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from caspar.batch.generate import parameters as names
-from caspar.batch.generate.covariance_kernel import LEAST_PIVOT
-from caspar.batch.generate.shape import Team
+from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.gradients.given import kept
 from caspar.batch.input import Batch
 from caspar.batch.result import BatchResult
@@ -20,6 +20,7 @@ from caspar.batch.run import given_back, input_bindings
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.runtime.backend import Backend, Kernel
+from caspar.solver.covariance.inverses.singular_values import FREE_SINGULAR_VALUE
 
 
 def with_active_held(batch: Batch, backend: Backend) -> Batch:
@@ -34,26 +35,42 @@ def with_active_held(batch: Batch, backend: Backend) -> Batch:
 
 
 def find_covariances(
-    backend: Backend, kernel: Kernel, batch: Batch, like: Any, *, scales_by_variance: bool
+    backend: Backend,
+    kernel_of: Callable[[BatchShape], Kernel],
+    batch: Batch,
+    like: Any,
+    *,
+    scales_by_variance: bool,
 ) -> Any:
     """The covariance of each problem's unknowns, NaN where they are not determined.
 
     Args:
-        backend: Where the kernel runs.
-        kernel: Of `generate.covariance_kernel`.
+        backend: Where kernels run.
+        kernel_of: Gives that of `generate.covariance_kernel` for a shape.
         batch: Without bounds.
         like: An array that the user gave: its library and device are those of the result.
         scales_by_variance: Multiply by the sum of squared residuals over the degrees of freedom.
     """
     xp, count, size = backend.xp, batch.num_problems, batch.shape.num_unknowns
-    found, costs = xp.empty((count, size, size)), xp.empty(count)
+    costs, handed = xp.empty(count), xp.zeros(1, np.int32)
     bindings = input_bindings(backend, batch)
-    outputs = {names.COVARIANCE: found, names.FINAL_COST: costs}
-    bindings |= {name: Binding(array, 0) for name, array in outputs.items()}
-    if count > 0:
-        backend.runner([backend.bind(kernel, bindings, count)])()
+
+    def written(shape: BatchShape) -> Array:
+        found = xp.empty((count, size, size))
+        outputs = {names.COVARIANCE: found, names.FINAL_COST: costs, names.HANDED: handed}
+        own = bindings | {name: Binding(array, 0) for name, array in outputs.items()}
+        if count > 0:
+            backend.runner([backend.bind(kernel_of(shape), own, count)])()
+        return found
+
     if batch.shape.team is Team.WARP and count > 0:
-        found = _inverses(xp, found, _all_moving(backend, batch))
+        found = _inverses(xp, written(batch.shape.orthogonal), _all_moving(backend, batch))
+    else:
+        found = written(batch.shape)
+        if backend.to_host(handed)[0] != 0:
+            is_lost = xp.isnan(found).any(axis=(1, 2))
+            moves = _all_moving(backend, batch)[is_lost]
+            found[is_lost] = _inverses(xp, written(batch.shape.orthogonal)[is_lost], moves)
     if scales_by_variance:
         found *= _variances(backend, batch, costs)[:, None, None]
     backend.synchronize()
@@ -85,23 +102,24 @@ def _all_moving(backend: Backend, batch: Batch) -> Array:
     return xp.concatenate(parts, axis=1)
 
 
-def _inverses(xp: Any, matrices: Array, moves: Array) -> Array:
-    """The inverses of (P, n, n) matrices by their eigenvalues, scaled to unit diagonal.
+def _inverses(xp: Any, roots: Array, moves: Array) -> Array:
+    """The inverses of R^T R, of (P, n, n) triangles R, whose columns are scaled to length 1.
 
-    Zero where something is held; NaN if a matrix has not full rank to rounding.
+    Zero where something is held; NaN if R has not full rank to rounding.
     """
+    lengths = xp.sqrt((roots * roots).sum(axis=1))
+    scale = 1.0 / xp.where(lengths > 0.0, lengths, 1.0)
+    scaled = roots * scale[:, None, :]
+    diagonal = xp.diagonal(scaled, axis1=1, axis2=2)
+    is_regular = xp.isfinite(scaled).all(axis=(1, 2))
+    is_regular &= (diagonal > FREE_SINGULAR_VALUE).all(axis=1)
+    safe = xp.where(is_regular[:, None, None], scaled, xp.eye(roots.shape[1]))
+    inverses = xp.linalg.inv(safe)
+    is_regular &= FREE_SINGULAR_VALUE * xp.sqrt((inverses * inverses).sum(axis=(1, 2))) < 1.0
+    inverses *= scale[:, :, None]
     both = moves[:, :, None] & moves[:, None, :]
-    diagonal = xp.diagonal(matrices, axis1=1, axis2=2)
-    scale = xp.where(diagonal > 0.0, 1.0 / xp.sqrt(xp.where(diagonal > 0.0, diagonal, 1.0)), 1.0)
-    one = xp.eye(matrices.shape[1])
-    scaled = xp.where(both, matrices * scale[:, :, None] * scale[:, None, :], one)
-    is_finite = xp.isfinite(scaled).all(axis=(1, 2))
-    values, vectors = xp.linalg.eigh(xp.where(is_finite[:, None, None], scaled, one))
-    is_regular = is_finite & (values[:, 0] > LEAST_PIVOT)
-    spread = xp.where(is_regular[:, None], 1.0 / xp.maximum(values, LEAST_PIVOT), xp.nan)
-    found = (vectors * spread[:, None, :]) @ vectors.swapaxes(1, 2)
-    found *= scale[:, :, None] * scale[:, None, :]
-    return xp.where(both, found, xp.where(is_regular[:, None, None], 0.0, xp.nan))
+    found = xp.where(both, inverses @ inverses.swapaxes(1, 2), 0.0)
+    return xp.where(is_regular[:, None, None], found, xp.nan)
 
 
 def _moving(backend: Backend, batch: Batch, name: str, size: int) -> Any:

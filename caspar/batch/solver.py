@@ -184,9 +184,8 @@ class BatchSolver(Remade):
             batch = self._read(arrays, fixed, bounds, check=True, precision=Precision.FLOAT64)
             refuse_large(batch.shape, self._target, "covariance")
             batch = with_active_held(batch, self.backend)
-            kernel = self._kernels.covariance(batch.shape)
-            like = arrays[self._nodes[0].name]
-            return find_covariances(self.backend, kernel, batch, like, scales_by_variance=scales)
+            like, kernel_of = arrays[self._nodes[0].name], self._kernels.covariance
+            return find_covariances(self.backend, kernel_of, batch, like, scales_by_variance=scales)
 
     def gradient(
         self,

@@ -261,6 +261,28 @@ def test_what_no_residual_pulls_is_no_success(precision: str) -> None:
         assert result.final_cost[1] == result.initial_cost[1] > 0.0
 
 
+@BACKENDS
+def test_covariances_of_stiff_problems(backend: str) -> None:
+    """A tame problem, one over Unix seconds, one that a single sample does not determine, one held.
+
+    The variance of a rate is one over the sum of squares of centred times.
+    """
+    times = np.linspace(0.0, 10.0, 11) + np.array([0.0, 1.7e9, 0.0, 1.7e9])[:, None]
+    times[2] = 3.0
+    given = {"time": times[..., None], "value": np.ones((4, 11, 1))}
+    held = np.zeros((4, 2), dtype=bool)
+    held[3, 1] = True
+    arrays = {"Line": np.zeros((4, 2)), "sample": given}
+    solver = batch_solver(sample, backend)
+    found = solver.covariance(arrays, fixed={"Line": held})
+    assert_allclose(found[:2, 1, 1], 1.0 / 110.0, rtol=1e-5)
+    offsets = 1.0 / 11.0 + times[:2].mean(axis=1) ** 2 / 110.0
+    assert_allclose(found[:2, 0, 0], offsets, rtol=1e-5)
+    assert np.isnan(found[2]).all()
+    assert_allclose(found[3], [[1.0 / 11.0, 0.0], [0.0, 0.0]], rtol=1e-13)
+    assert_allclose(solver.covariance(arrays)[:2], found[:2], rtol=1e-5)
+
+
 def ring(num_places: int) -> Case:
     """A ring of places held together by distances, weakly anchored."""
     case = triangles(num_problems=1)

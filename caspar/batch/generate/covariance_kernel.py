@@ -1,18 +1,23 @@
 """The kernel that finds the covariances of the problems of a batch.
 
 Input: the shape of a batch in float64, and a target. Output: a `KernelSource` that writes
-(J^T W J)^-1 of each problem, NaN if its residuals do not determine all unknowns, and its cost. What
-is held has a covariance of zero. Where a warp solves a problem it writes J^T W J instead: see
-`batch.covariance`.
+(J^T W J)^-1 of each problem, NaN if it is too ill-conditioned for that, and its cost. What is held
+has a covariance of zero. If the shape is `orthogonal`, a warp writes the triangle of the QR
+decomposition of W^1/2 J instead: see `batch.covariance`.
 """
 
 from caspar.batch.generate import programs
 from caspar.batch.generate.instances import InstanceText
-from caspar.batch.generate.parameters import COVARIANCE, FINAL_COST, covariance_params
+from caspar.batch.generate.parameters import (
+    COVARIANCE,
+    FINAL_COST,
+    HANDED,
+    covariance_params,
+)
 from caspar.batch.generate.programs import WIDE, ProgramBuilder
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.generate.step_program import free_unknowns
-from caspar.batch.generate.team_rows import TeamRows
+from caspar.batch.generate.team_orthogonal import TeamOrthogonalStep
 from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
@@ -24,9 +29,8 @@ from caspar.ir.scalar import total
 
 COVARIANCE_KERNEL = "find_covariances"
 
-LEAST_PIVOT = 1e-13
-"""Of the matrix scaled to unit diagonal: below it an unknown is a combination of others to
-rounding, and there is no covariance."""
+LEAST_PIVOT = 1e-8
+"""Of the matrix scaled to unit diagonal: below it more than half of the digits are lost."""
 
 
 def cached_covariance_kernel(shape: BatchShape, target: str) -> KernelSource:
@@ -46,10 +50,9 @@ def covariance_kernel(shape: BatchShape, target: Target) -> KernelSource:
     for name in (programs.VALUES, programs.CANDIDATE):
         text.shared(name, shape.storage, shape.storage_dim)
     if shape.is_masked:
-        text.shared(programs.FREE, shape.storage, size)
+        text.shared(programs.FREE, shape.storage, size + 1)
     with text.alone():
-        for number, nodes in enumerate(shape.nodes):
-            instances.load_nodes(number, nodes)
+        instances.load()
     text.variable("cost", WIDE, text.number(0.0, WIDE))
     instances.score()
     with text.first_lane():
@@ -60,21 +63,11 @@ def covariance_kernel(shape: BatchShape, target: Target) -> KernelSource:
         instances.linearize(programs.normal_graph)
         _invert(instances)
     else:
-        rows = TeamRows(instances, text.num_lanes)
-        rows.declare()
-        rows.linearize(programs.normal_rows_graph, has_gradient=False)
-        _write_matrix(instances)
+        triangle = TeamOrthogonalStep(instances, text.num_lanes)
+        triangle.declare()
+        triangle.linearize(programs.weighted_rows_graph)
+        triangle.write_triangle(f"{COVARIANCE}_data")
     return text.source(COVARIANCE_KERNEL, covariance_params(shape))
-
-
-def _write_matrix(instances: InstanceText) -> None:
-    text, size = instances.text, instances.shape.num_unknowns
-    out, row, column = (text.name(hint) for hint in ("out", "row", "column"))
-    text.let(out, f"{PROBLEM} * {size * size}")
-    with text.triangle(row, column, size):
-        entry = f"{programs.MATRIX}[{row} * {instances.shape.row_length} + {column}]"
-        for place in (f"{row} * {size} + {column}", f"{column} * {size} + {row}"):
-            text.set(f"{COVARIANCE}_data[{out} + {place}]", entry)
 
 
 def _invert(instances: InstanceText) -> None:
@@ -87,6 +80,10 @@ def _invert(instances: InstanceText) -> None:
         text.set(f"{array}[{first} + {entry}]", value)
 
     instances.program(inverse_graph(shape), add=store)
+    entry = text.name("entry")
+    text.let(entry, f"{COVARIANCE}_data[{PROBLEM} * {size * size}]")
+    with text.when(f"({text.chosen(f'{entry} == {entry}', '0', '1')}) == 1"):
+        text.count(f"{HANDED}_data[0]")
 
 
 def inverse_graph(shape: BatchShape) -> Graph:

@@ -135,8 +135,22 @@ class InstanceText:
 
         self.text.program(program, read, store if add is None else add)
 
-    def load_nodes(self, number: int, nodes: ProblemNodes) -> None:
-        """`x` and `y` are the start values of a node type; and what restricts them."""
+    def load(self) -> None:
+        """`x` and `y` are the start values; and what restricts them."""
+        text, shape = self.text, self.shape
+        for number, nodes in enumerate(shape.nodes):
+            self._load_nodes(number, nodes)
+        if not shape.is_masked or shape.team is Team.THREAD:
+            return
+        # one more for the gradient, a row of a warp's matrix
+        places = [shape.num_unknowns]
+        for nodes in shape.nodes:
+            own = range(nodes.tangent_first, nodes.tangent_first + nodes.tangent_size)
+            places += [] if nodes.is_masked else own
+        for place in places:
+            text.set(f"{programs.FREE}[{place}]", text.number(1.0, shape.storage))
+
+    def _load_nodes(self, number: int, nodes: ProblemNodes) -> None:
         text, size = self.text, nodes.storage_size
         for place in range(size):
             value = f"{values_name(number)}_data[{PROBLEM} * {size} + {place}]"

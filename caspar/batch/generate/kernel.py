@@ -161,8 +161,7 @@ class _Writer:
         ):
             text.shared(name, WIDE, len(members))
         if shape.is_masked:
-            # one more for the gradient, a row of a warp's matrix
-            text.shared(programs.FREE, storage, size + (self._team is not None))
+            text.shared(programs.FREE, storage, size + 1)
         if shape.is_bounded:
             text.shared(programs.LOWER, storage, size)
             text.shared(programs.UPPER, storage, size)
@@ -189,17 +188,9 @@ class _Writer:
 
     def _load(self) -> None:
         text, shape = self._text, self._shape
-        size, storage = shape.num_unknowns, shape.storage
-        for number, nodes in enumerate(shape.nodes):
-            self._instances.load_nodes(number, nodes)
-        for place in range(size):
-            text.set(f"{programs.INFLUENCE}[{place}]", text.number(0.0, storage))
-        if shape.is_masked and self._team is not None:
-            for nodes in shape.nodes:
-                for place in () if nodes.is_masked else range(nodes.tangent_size):
-                    moves = f"{programs.FREE}[{nodes.tangent_first + place}]"
-                    text.set(moves, text.number(1.0, storage))
-            text.set(f"{programs.FREE}[{size}]", text.number(1.0, storage))
+        self._instances.load()
+        for place in range(shape.num_unknowns):
+            text.set(f"{programs.INFLUENCE}[{place}]", text.number(0.0, shape.storage))
 
     # -- phases ------------------------------------------------------------------------------------
 

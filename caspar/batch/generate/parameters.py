@@ -45,7 +45,7 @@ def factor_name(number: int) -> str:
 INITIAL_COST, FINAL_COST, ITERATIONS, STATUS = "initial", "final", "iterations", "status"
 OPTIONS = "options"
 HANDED = "handed"
-"""Argument that is not 0 after a kernel of float64 if it left problems to another one."""
+"""Argument that is not 0 after a kernel of float64 if it leaves problems to another one."""
 
 COVARIANCE = "covariance"
 
@@ -64,8 +64,8 @@ def batch_params(shape: BatchShape) -> tuple[Param, ...]:
 
 def covariance_params(shape: BatchShape) -> tuple[Param, ...]:
     """The parameters of the kernel that finds covariances."""
-    outputs = (COVARIANCE, FINAL_COST)
-    return (*_input_params(shape), *(Param(DATA, name, WIDE, written=True) for name in outputs))
+    outputs = ((COVARIANCE, WIDE), (FINAL_COST, WIDE), (HANDED, DType.INT32))
+    return (*_input_params(shape), *(Param(DATA, *one, written=True) for one in outputs))
 
 
 def _input_params(shape: BatchShape) -> list[Param]:

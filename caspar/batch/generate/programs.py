@@ -169,11 +169,12 @@ def orthogonal_rows_graph(shape: BatchShape, number: int) -> Graph:
     return kernel.graph.build()
 
 
-def normal_rows_graph(shape: BatchShape, number: int) -> Graph:
-    """The same without gradient, and without the curvature of the loss: for covariances."""
-    kernel = ProgramBuilder("normal_rows", shape.storage)
-    evaluation = _evaluation(kernel, number, shape.factors[number])
-    _put_rows(kernel, shape.factors[number].factor, _weighted(evaluation))
+def weighted_rows_graph(shape: BatchShape, number: int) -> Graph:
+    """The same with u = 0, and without the curvature of the loss: for covariances."""
+    factor = shape.factors[number].factor
+    kernel = ProgramBuilder("weighted_rows", shape.storage)
+    blocks = _weighted(_evaluation(kernel, number, shape.factors[number]))
+    _put_rows(kernel, factor, blocks, [kernel.one(0.0)] * len(factor.residual))
     return kernel.graph.build()
 
 
@@ -197,7 +198,7 @@ def _put_rows(
 
 
 def normal_graph(shape: BatchShape, number: int) -> Graph:
-    """The same without gradient, and without the curvature of the loss: for covariances."""
+    """As `linearize_graph` without gradient, and without the curvature of the loss."""
     factor = shape.factors[number].factor
     kernel = ProgramBuilder("normal", shape.storage)
     _add_blocks(kernel, factor, _weighted(_evaluation(kernel, number, shape.factors[number])))

@@ -20,6 +20,7 @@ from caspar.batch.generate.shape import BatchShape
 from caspar.batch.generate.step_program import DESCENT, IS_DEFINITE, SCALE
 from caspar.batch.generate.team_factor import RECIPROCAL, TeamStep
 from caspar.batch.generate.team_rows import rows_size
+from caspar.codegen.batch.text import PROBLEM
 from caspar.ir.graph import Graph
 
 LEAST_DIAGONAL = 2.0**-48
@@ -53,11 +54,9 @@ class TeamOrthogonalStep(TeamStep):
     def linearize(
         self,
         graph_of: Callable[[BatchShape, int], Graph] = programs.orthogonal_rows_graph,
-        *,
-        has_gradient: bool = True,
     ) -> None:
         """R and q are those of `x`, and so are gradient and squares."""
-        super().linearize(graph_of, has_gradient=has_gradient)
+        super().linearize(graph_of)
         text, shape = self._text, self._shape
         size, zero = shape.num_unknowns, text.number(0.0, shape.storage)
         with text.shared_loop("column", "0", str(size)):
@@ -71,6 +70,21 @@ class TeamOrthogonalStep(TeamStep):
             text.set(f"{programs.GRADIENT}[column]", "slope")
         text.meet()
 
+    def write_triangle(self, array: str) -> None:
+        """Write the triangle of what moves by rows, with rows of unity for what is held."""
+        text, size, storage = self._text, self._shape.num_unknowns, self._shape.storage
+        row, column = text.name("row"), text.name("column")
+        zero = text.number(0.0, storage)
+        text.variable("damping", storage, zero)
+        with text.shared_loop("i", "0", str(size + 1)):
+            text.set(f"{SCALE}[i]", text.number(1.0, storage))
+        text.meet()
+        self._factorize()
+        with text.rectangle(row, column, size, size):
+            entry = text.chosen(f"{row} <= {column}", self._damped(row, column), zero)
+            place = f"{PROBLEM} * {size * size} + {row} * {size} + {column}"
+            text.set(f"{array}[{place}]", entry)
+
     def _stored(self, row: str, column: str) -> str:
         """An entry of [R | q]."""
         return f"{programs.MATRIX}[({column}) * {self._shape.row_length} + {row}]"
@@ -79,11 +93,8 @@ class TeamOrthogonalStep(TeamStep):
         """An entry of the triangle of a step."""
         return f"{programs.MATRIX}[({row}) * {self._shape.row_length} + {column} + 1]"
 
-    def _add_chunk(
-        self, number: int, found: Counted, first: str, length: str, *, has_gradient: bool
-    ) -> None:
+    def _add_chunk(self, number: int, found: Counted, first: str, length: str) -> None:
         """Add the rows that are there, one after the other."""
-        assert has_gradient
         text, size, factor = (
             self._text,
             self._shape.num_unknowns,

@@ -62,14 +62,11 @@ class TeamRows:
     def linearize(
         self,
         graph_of: Callable[[BatchShape, int], Graph] = programs.rows_graph,
-        *,
-        has_gradient: bool = True,
     ) -> None:
         """Matrix and gradient are those of `x`.
 
         Args:
             graph_of: Rows of an instance, by the number of its factor.
-            has_gradient: Whether they have a part of the gradient.
         """
         text, shape = self._text, self._shape
         zero, length = text.number(0.0, shape.storage), shape.row_length
@@ -78,10 +75,10 @@ class TeamRows:
         with text.triangle("row", "column", shape.num_unknowns + 1):
             text.set(f"{programs.MATRIX}[row * {length} + column]", zero)
         for number in range(len(shape.factors)):
-            self._add_factor(number, graph_of(shape, number), has_gradient=has_gradient)
+            self._add_factor(number, graph_of(shape, number))
         text.meet()
 
-    def _add_factor(self, number: int, graph: Graph, *, has_gradient: bool) -> None:
+    def _add_factor(self, number: int, graph: Graph) -> None:
         text, found = self._text, self._instances.counted(number)
         first, length, lane = (f"{found.name}_{part}" for part in ("start", "length", "lane"))
         size = rows_size(self._shape, number)
@@ -93,11 +90,9 @@ class TeamRows:
                 rows = {programs.ROWS: (programs.ROWS, f"{lane} * {size}")}
                 self._instances.program(graph, {**own.places, **rows})
             text.meet()
-            self._add_chunk(number, found, first, length, has_gradient=has_gradient)
+            self._add_chunk(number, found, first, length)
 
-    def _add_chunk(
-        self, number: int, found: Counted, first: str, length: str, *, has_gradient: bool
-    ) -> None:
+    def _add_chunk(self, number: int, found: Counted, first: str, length: str) -> None:
         """Add products of the rows that are there."""
         factor = self._shape.factors[number].factor
         has_several = any(self._shape.nodes_of(one).count > 1 for one in factor.nodes)
@@ -106,7 +101,7 @@ class TeamRows:
             firsts = {
                 one.name: str(self._shape.nodes_of(one).tangent_first) for one in factor.nodes
             }
-            self._add_products(number, firsts, "0", length, has_gradient=has_gradient)
+            self._add_products(number, firsts, "0", length)
             return
         text, slot = self._text, f"{found.name}_slot"
         with text.loop(slot, "0", length):
@@ -115,11 +110,9 @@ class TeamRows:
                 one.name: self._instances.node_firsts(number, one, found.name, item)[1]
                 for one in factor.nodes
             }
-            self._add_products(number, firsts, slot, f"{slot} + 1", has_gradient=has_gradient)
+            self._add_products(number, firsts, slot, f"{slot} + 1")
 
-    def _add_products(
-        self, number: int, firsts: dict[str, str], begin: str, end: str, *, has_gradient: bool
-    ) -> None:
+    def _add_products(self, number: int, firsts: dict[str, str], begin: str, end: str) -> None:
         """Add those of instances `begin` to before `end` of a chunk, which touch the same nodes."""
         factor = self._shape.factors[number].factor
         columns = _columns(factor)
@@ -129,11 +122,10 @@ class TeamRows:
             with self._text.triangle(i, j, argument.tangent_dim):
                 value = self._sum(number, begin, end, f"{column} + {i}", f"{column} + {j}")
                 self._add_to(f"{row_first} + {i}", f"{row_first} + {j}", value)
-            if has_gradient:
-                i = self._text.name("i")
-                with self._text.shared_loop(i, "0", str(argument.tangent_dim)):
-                    value = self._sum(number, begin, end, f"{column} + {i}", None)
-                    self._add_to(str(self._shape.num_unknowns), f"{row_first} + {i}", value)
+            i = self._text.name("i")
+            with self._text.shared_loop(i, "0", str(argument.tangent_dim)):
+                value = self._sum(number, begin, end, f"{column} + {i}", None)
+                self._add_to(str(self._shape.num_unknowns), f"{row_first} + {i}", value)
             self._text.meet()
             for other in factor.nodes[:place]:
                 self._add_pair(number, firsts, begin, end, (argument, other))
