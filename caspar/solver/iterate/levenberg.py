@@ -6,7 +6,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -40,6 +40,7 @@ from caspar.solver.iterate.policy import (
 )
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
+from caspar.solver.iterate.usual_options import USUAL_OPTIONS
 from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
@@ -83,6 +84,7 @@ class _Progress:
     Attributes:
         state: What the policy decides by.
         is_looked_at: Whether D was looked at in a step with damping, see there.
+        is_singular: Whether there was no step without damping.
         lost: Node types whose derivatives had squares out of range in the first iteration, see
             `NormalEquations.try_first_step`.
         num_inexact: Steps in a row by which Jacobians in float32 have lied.
@@ -99,6 +101,7 @@ class _Progress:
 
     state: PolicyState
     is_looked_at: bool = False
+    is_singular: bool = False
     lost: Mapping[str, bool] = field(default_factory=dict)
     num_inexact: int = 0
     num_limited: int = 0
@@ -162,6 +165,9 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     try:
         while status is None:
             status = _iterate(system, options, progress, start)
+            if progress.is_singular and options.min_damping == 0.0:
+                # along what nothing holds, steps of no damping are rounding errors
+                options = replace(options, min_damping=USUAL_OPTIONS["min_damping"])
             if status is not None:
                 status = _confirmed(system, options, progress, status)
             shown_iteration(partial(str, progress.records[-1]))
@@ -342,6 +348,7 @@ def _iterate(
         tried = system.try_step(goal)
     if progress.state.tries_undamped and tried.outcome is LinearOutcome.NOT_FINITE:
         system.reject()
+        progress.is_singular = True
         progress.state = without_undamped(progress.state)
         return _iterate(system, options, progress, start)
     progress.is_resumed = False
