@@ -140,9 +140,9 @@ class LapackCholesky:
             work()
 
 
-NO_PIVOT = 8.0
-"""Roundings, in units of the largest pivot, up to which a pivot is taken for zero; or the square
-root of the number of rows, if that is more."""
+NO_PIVOT = 64.0
+"""Roundings, in units of the largest pivot, up to which a pivot is taken for zero; or four times the
+square root of the number of rows, if that is more. The entries themselves are some roundings off."""
 
 
 class LapackQr:
@@ -253,7 +253,7 @@ class LapackQr:
         Returns:
             LAPACK's tau.
         """
-        rounding = max(NO_PIVOT, math.sqrt(len(order))) * float(np.finfo(np.float64).eps)
+        rounding = max(NO_PIVOT, 4.0 * math.sqrt(len(order))) * float(np.finfo(np.float64).eps)
         if self._order is not None:
             rows = self.matrix[self._order][:, order].T
             work = self._in_order(rows, lwork=-1)[2]

@@ -165,9 +165,7 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     try:
         while status is None:
             status = _iterate(system, options, progress, start)
-            if progress.is_singular and options.min_damping == 0.0:
-                # along what nothing holds, steps of no damping are rounding errors
-                options = replace(options, min_damping=USUAL_OPTIONS["min_damping"])
+            options = _with_floor(options, progress)
             if status is not None:
                 status = _confirmed(system, options, progress, status)
             shown_iteration(partial(str, progress.records[-1]))
@@ -205,6 +203,16 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     )
     narrow = _too_narrow(system, chosen, progress, status, remaining)
     return Course(status, initial_cost, progress.state.cost, remaining, records, remarks, narrow)
+
+
+def _with_floor(options: CompleteOptions, progress: _Progress) -> CompleteOptions:
+    """The options, with the usual lower bound of the damping if the problem is singular.
+
+    Along what nothing holds, steps of no damping are rounding errors.
+    """
+    if not progress.is_singular or options.min_damping > 0.0:
+        return options
+    return replace(options, min_damping=USUAL_OPTIONS["min_damping"])
 
 
 def _too_narrow(
