@@ -141,8 +141,8 @@ class LapackCholesky:
 
 
 NO_PIVOT = 64.0
-"""Roundings, in units of the largest pivot, up to which a pivot is taken for zero; or four times the
-square root of the number of rows, if that is more. The entries themselves are some roundings off."""
+"""Roundings, in units of the largest pivot, up to which a pivot is taken for zero; or four times
+the square root of the number of rows, if that is more. The entries are some roundings off."""
 
 
 class LapackQr:

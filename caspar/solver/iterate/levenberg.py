@@ -356,6 +356,7 @@ def _iterate(
         tried = system.try_step(goal)
     if progress.state.tries_undamped and tried.outcome is LinearOutcome.NOT_FINITE:
         system.reject()
+        system.score()  # what was linearised and scored is of the candidate
         progress.is_singular = True
         progress.state = without_undamped(progress.state)
         return _iterate(system, options, progress, start)
