@@ -60,8 +60,9 @@ MODEL_ERROR = 0.5
 """Excess of the gain ratio over 1 from which on such a step tells that it is not. A lower one may
 also come from residuals that are not linear."""
 
-MOST_INEXACT = 3
-"""Such steps in a row after which Jacobians in float32 are taken to be at fault."""
+MOST_INEXACT = 20
+"""Such steps in a row after which Jacobians in float32 are taken to be at fault. Inner iterations of
+eliminated nodes gain more than the linear model says, too, but not for long."""
 
 NARROW_PROMISE = 1e-9
 """Of the cost: a success of such a problem goes on in float64 if a step still promises more."""
