@@ -61,8 +61,8 @@ MODEL_ERROR = 0.5
 also come from residuals that are not linear."""
 
 MOST_INEXACT = 20
-"""Such steps in a row after which Jacobians in float32 are taken to be at fault. Inner iterations of
-eliminated nodes gain more than the linear model says, too, but not for long."""
+"""Such steps in a row after which Jacobians in float32 are taken to be at fault. Inner iterations
+of eliminated nodes gain more than the linear model says, too, but not for long."""
 
 NARROW_PROMISE = 1e-9
 """Of the cost: a success of such a problem goes on in float64 if a step still promises more."""

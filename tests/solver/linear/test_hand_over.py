@@ -142,7 +142,7 @@ def loose_street() -> dict[str, Any]:
     }
 
 
-OPTIONS: dict[str, Any] = {"max_linear_iterations": MIN_LIMIT, "max_iterations": 60}
+OPTIONS: dict[str, Any] = {"max_linear_iterations": MIN_LIMIT, "max_iterations": 25}
 
 
 def test_a_street_that_is_hardly_held_together() -> None:
