@@ -137,12 +137,12 @@ class SolveOptions:
             if linear systems are solved exactly (see `cost_tolerance`).
         initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
             None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.02 if
-            all unknowns are those of one node, as in a curve fit in float64; else 1e-3. If
-            damping may be 0, a step without it is tried first, unless the problem is one of many
-            nodes that no factor couples. It is kept if it lowers the cost by at least 0.9
-            of what the linear model promises.
+            all unknowns are those of one node, as in a curve fit in float64; else 1e-3. If the
+            damping may become 0 and no node has bounds, a step without damping is tried first. It
+            is kept if it lowers the cost by at least 0.9 of what the linear model promises.
         min_damping: Lower bound of the damping. None: 0 if linear systems are factorised in
-            float64, nothing is eliminated and no factor has a loss; else 1e-14.
+            float64, nothing is eliminated, no factor has a loss, and the problem is not one of
+            several nodes that no factor couples; else 1e-14, also if the matrix is singular.
         max_damping: The solve stops where no step is accepted below it.
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
             two steps in a row, the second solved tightly, exceeds this, relative to the cost.
