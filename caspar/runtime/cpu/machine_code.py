@@ -6,6 +6,7 @@ Cost: a millisecond to load a function that is stored.
 """
 
 import ctypes
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -17,11 +18,18 @@ import llvmlite
 from llvmlite import binding as llvm
 
 from caspar.codegen.llvm.functions import EXTERNAL
-from caspar.errors import CompileError
+from caspar.errors import CompileError, OptionError
 from caspar.runtime.cache import read_entry, write_entry
 from caspar.runtime.cpu.threads import system_functions
 
 KIND = "code"
+
+PROCESSOR_VARIABLE = "CASPAR_CPU"
+"""The environment variable that names one of LEVELS to compile for, with features to add or leave
+out in LLVM's words: `x86-64-v3,-fma`. Not set: the processor that caspar runs on."""
+
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+"""Of x86-64, as LLVM names them."""
 
 _ENGINES: list[Any] = []
 """What holds the code, one for each object file."""
@@ -81,21 +89,38 @@ def _addresses(code: bytes, symbols: Sequence[str]) -> list[int]:
 
 
 @cache
-def _host() -> tuple[str, str]:
-    """The processor, and what it has, in LLVM's words."""
+def _processor() -> tuple[str, str]:
+    """The processor that code is made for, and its features, in LLVM's words."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return chosen_processor() or (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def chosen_processor() -> tuple[str, str] | None:
+    """The level of x86-64 and the features that the environment names; None: it names none.
+
+    Raises:
+        OptionError: There is no such level.
+    """
+    text = os.environ.get(PROCESSOR_VARIABLE, "")
+    name, _, features = text.partition(",")
+    if text == "":
+        return None
+    if name not in LEVELS:
+        raise OptionError(
+            f"{PROCESSOR_VARIABLE}={text!r} in the environment: must be one of {', '.join(LEVELS)}"
+        )
+    return name, features
 
 
 @cache
 def _platform() -> str:
     """What machine code depends on besides its source."""
-    return repr((llvmlite.__version__, llvm.get_process_triple(), *_host()))
+    return repr((llvmlite.__version__, llvm.get_process_triple(), *_processor()))
 
 
 def _new_target_machine() -> Any:
-    cpu, features = _host()
+    cpu, features = _processor()
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
         cpu=cpu,
