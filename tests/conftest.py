@@ -1,7 +1,8 @@
 """What every test shares: the Hypothesis profiles and the golden files."""
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ def golden_path(node: pytest.Item, suffix: str) -> Path:
 def _first_interrupt() -> None:
     """An interrupt of the test before does not make one of this test the second."""
     interrupts.forget()
+
+
+@pytest.fixture(autouse=True)
+def _no_exception_is_left() -> Iterator[None]:
+    """A test leaves the interpreter without a current exception, the context of all later ones."""
+    yield
+    assert sys.exc_info() == (None, None, None)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """Let any step of a writer fail: a line of Python, or a call of the system."""
 
-import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator
+import threading
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -33,15 +33,30 @@ class InterruptAt:
                 raise KeyboardInterrupt
         return self
 
-    @contextlib.contextmanager
-    def traced(self) -> Iterator[None]:
-        """Interrupt what runs in the block."""
-        before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
+    def run(self, work: Callable[[], None]) -> str | None:
+        """Do the work in a thread of its own; what the interrupt says that ends it, or None.
+
+        An interrupt inside a generator of `contextlib` leaves an exception behind in the state of
+        its thread: each later exception of this thread, in any test, would get it as its context.
+        """
+        ends: list[str | None] = []
+
+        def interrupted() -> None:
+            sys.settrace(self)
+            try:
+                work()
+            except KeyboardInterrupt as interrupt:
+                sys.settrace(None)
+                ends.append(str(interrupt))
+            else:
+                sys.settrace(None)
+                ends.append(None)
+
+        thread = threading.Thread(target=interrupted)
+        thread.start()
+        thread.join(60.0)
+        (end,) = ends
+        return end
 
 
 class FailingCalls:
@@ -71,6 +86,8 @@ class FailingCalls:
             raise self._error
         found = function(*arguments, **named)
         if fails:
+            if isinstance(found, io.FileIO):
+                io.FileIO.close(found)  # nobody else has it, and this counts as no call
             raise self._error
         return found
 
