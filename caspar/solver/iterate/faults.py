@@ -107,7 +107,7 @@ class PlanFindings:
         orthogonal = self._solvers.current
         if isinstance(orthogonal, OrthogonalSolver):
             return orthogonal.promises()
-        return lone_promises(self._plan)
+        return lone_promises(self._plan, sum(self.factor_costs().values()))
 
     def remarks_on_values(self, system: Values, cost: float, first_cost: float) -> tuple[str, ...]:
         """See `system.free_values`."""

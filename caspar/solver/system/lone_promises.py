@@ -50,8 +50,9 @@ class Promises:
     Attributes:
         decrease: Of the cost, by the node that promises most: 1/2 g^T (H + e I)^-1 g, with the
             curvature e that may be rounding. Or by all nodes together.
-        trusted: The same by the directions alone whose curvature has half of its digits: along
-            others the curvature of the residuals themselves may count for more.
+        trusted: The same by the directions alone whose curvature has half of its digits, and along
+            which the residuals change by more than rounding: along others the curvature of the
+            residuals themselves may count for more.
         where: That node, and what its gradient points along most; empty if they are together.
         free: Nodes with directions of no more curvature than that, and the unknowns these move.
     """
@@ -70,15 +71,17 @@ def are_looked_at(plan: Plan) -> bool:
     return len(plan.eliminated) == 0 and 0 < num_unknowns <= most
 
 
-def lone_promises(plan: Plan) -> Promises | None:
+def lone_promises(plan: Plan, cost: float) -> Promises | None:
     """Of a plan whose gradients and blocks are those of the current values.
 
-    They may be scaled by D, which changes nothing here.
+    Args:
+        plan: Gradients and blocks may be scaled by D, which changes nothing here.
+        cost: At these values.
 
     Returns:
         None if something is not finite.
     """
-    found = [_of_type(plan, node) for node in plan.nodes if node.count > 0]
+    found = [_of_type(plan, node, cost) for node in plan.nodes if node.count > 0]
     finite = [one for one in found if one is not None]
     if len(finite) < len(found):
         return None
@@ -87,8 +90,8 @@ def lone_promises(plan: Plan) -> Promises | None:
     return Promises(most.decrease, most.trusted, most.where, free)
 
 
-def _of_type(plan: Plan, node: NodePlan) -> Promises | None:
-    slopes, blocks = _scaled(plan, node)
+def _of_type(plan: Plan, node: NodePlan, cost: float) -> Promises | None:
+    slopes, blocks, squares = _scaled(plan, node)
     if not (np.isfinite(slopes).all() and np.isfinite(blocks).all()):
         return None
     rounding = float(np.finfo(plan.types.storage.value).eps)
@@ -96,7 +99,11 @@ def _of_type(plan: Plan, node: NodePlan) -> Promises | None:
     curvatures, directions = np.linalg.eigh(blocks)
     along = np.einsum("nij,ni->nj", directions, slopes)
     promised = 0.5 * along**2 / (np.maximum(curvatures, 0.0) + least)
-    is_free, is_trusted = curvatures <= least, curvatures >= math.sqrt(rounding)
+    is_seen = ~(_changes(plan, node, squares) <= rounding * math.sqrt(2.0 * cost))
+    is_free = curvatures <= least
+    is_trusted = (curvatures >= math.sqrt(rounding)) & (
+        is_seen[:, :, None] & (np.abs(directions) > SHOWN)
+    ).any(axis=1)
     decreases, trusted = promised.sum(axis=1), np.where(is_trusted, promised, 0.0).sum(axis=1)
     row = int(np.argmax(decreases))
     steepest = np.arange(node.node.tangent_dim) == np.argmax(np.abs(slopes[row]))
@@ -109,11 +116,32 @@ def _of_type(plan: Plan, node: NodePlan) -> Promises | None:
     )
 
 
-def _scaled(plan: Plan, node: NodePlan) -> tuple[Numbers, Numbers]:
-    """(n, dim) gradients and (n, dim, dim) blocks, in variables in which their diagonal is 1.
+def _changes(plan: Plan, node: NodePlan, squares: Numbers) -> Numbers:
+    """(n, dim) change of the residuals if a number were changed by its size, were they linear.
 
-    It stays 0 without curvature. What is held has no gradient. Of a node with several blocks only
-    the diagonal is kept.
+    It is infinite for numbers whose size says nothing: zeros, rotations and poses.
+    """
+    if node.node.storage_dim != node.node.tangent_dim:
+        return np.full_like(squares, math.inf)
+    sizes = np.abs(_numbers(plan, node, NodePart.NODES))
+    diagonal = _numbers(plan, node, NodePart.DIAGONAL) if plan.is_scaled else np.ones_like(sizes)
+    with np.errstate(over="ignore", invalid="ignore"):
+        changes = np.sqrt(squares) * np.sqrt(diagonal) * sizes
+    return np.where(sizes > 0.0, changes, math.inf)
+
+
+def _numbers(plan: Plan, node: NodePlan, part: NodePart) -> Numbers:
+    """(n, dim) numbers of nodes on the host."""
+    dim, data = part.dim(node.node), plan.library.backend.to_host(plan.memory[node.key(part)])
+    chunks = chunk_views(data, node.count, dim, part.dtype(plan.types))
+    return np.concatenate(chunks, axis=1)[:, :dim].astype(np.float64)
+
+
+def _scaled(plan: Plan, node: NodePlan) -> tuple[Numbers, Numbers, Numbers]:
+    """Gradients and blocks, in variables in which the diagonal of the blocks is 1; the diagonal.
+
+    They are (n, dim), (n, dim, dim) and (n, dim). The diagonal stays 0 without curvature. What is
+    held has no gradient. Of a node with several blocks only the diagonal is kept.
     """
     to_host, dim = plan.library.backend.to_host, node.node.tangent_dim
     gradient, packed = (
@@ -128,15 +156,14 @@ def _scaled(plan: Plan, node: NodePlan) -> tuple[Numbers, Numbers]:
     scale = np.zeros_like(squares)
     np.divide(1.0, np.sqrt(squares, where=squares > 0.0, out=scale), where=squares > 0.0, out=scale)
     if node.is_masked:
-        data = to_host(plan.memory[node.key(NodePart.FREE)])
-        free = np.concatenate(chunk_views(data, node.count, dim, plan.types.storage), axis=1) > 0.5
+        free = _numbers(plan, node, NodePart.FREE) > 0.5
         scale = np.where(free, scale, 0.0)
     else:
         free = np.ones(slopes.shape, dtype=bool)
     with np.errstate(over="ignore", invalid="ignore"):
         blocks = blocks * scale[:, :, None] * scale[:, None, :]
         blocks[:, np.arange(dim), np.arange(dim)] += np.where(free, 0.0, 1.0)
-        return slopes * scale, blocks
+        return slopes * scale, blocks, squares
 
 
 def joint_texts(

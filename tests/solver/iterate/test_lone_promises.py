@@ -223,16 +223,21 @@ def fitted_together(starts: Numbers, samples: Numbers, backend: str) -> caspar.S
 
 @pytest.mark.parametrize(("count", "spread", "seed"), [(1000, 0.1, 0), (1000, 0.1, 1)])
 def test_many_fits_in_one_solve_are_each_at_a_minimum(count: int, spread: float, seed: int) -> None:
-    """Some lose their influence on the way: that ended at costs of 1.12 and 1.1 times these."""
+    """Some lose their influence on the way, which a remark says; how many, rounding decides."""
     starts, samples = peaks(count, spread, seed)
     result = fitted_together(starts, samples, "cpu")
+    assert result.status.is_success
+    assert "do not determine Peak" in " ".join(result.remarks)
+    height, place, width = np.asarray(result.values["Peak"]).T[..., None]
+    curves = height * np.exp(-(((samples[..., 0] - place) / width) ** 2))
+    is_seen = (np.abs(curves) > 1e-6).any(axis=1)
+    assert is_seen.sum() > 0.98 * count
+    costs = 0.5 * ((curves - samples[..., 1]) ** 2).sum(axis=1)
     # with a damping from the first step on, which leads to no other minimum
     singly = caspar.BatchSolver(bell, backend="cpu").solve(
         {"Peak": result.values["Peak"], "bell": {"sample": samples}}, initial_damping=1e-3
     )
-    assert result.status.is_success
-    assert "do not determine Peak" in " ".join(result.remarks)
-    assert singly.final_cost.sum() > 0.999 * result.final_cost
+    assert singly.final_cost[is_seen].sum() > 0.999 * costs[is_seen].sum()
 
 
 @ON_BACKENDS
