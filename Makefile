@@ -33,9 +33,11 @@ demo: $(RUN_READY)  ## solve a bundle adjustment problem (BAL, 36,455 observatio
 	    --plot out/demo.png --out out/demo.txt $(ARGS)
 
 # A worker for each core. Each begins with its share of the files, which have compiled kernels in
-# common; who is done takes half of what another one has left.
+# common; who is done takes half of what another one has left. A test that hangs ends its worker,
+# which prints where its threads are.
 test: $(TEST_READY)  ## run the tests that need no GPU
-	@$(VENV)/bin/python -m pytest -n auto --dist worksteal --durations=15 $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto --dist worksteal --durations=15 \
+	    --timeout=900 --timeout-method=thread $(ARGS)
 
 test-gpu: has-gpu $(TEST_READY)  ## run the tests that need a CUDA device
 	@$(VENV)/bin/python -m pytest -m gpu $(ARGS)
