@@ -8,7 +8,7 @@ its plan, as only weights change.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -22,7 +22,7 @@ from caspar.options import choice
 from caspar.runtime.arrays import HOST, location
 from caspar.solver.evaluation import Evaluation
 from caspar.solver.result.in_parts import on_host
-from caspar.solver.result.result import SolveResult
+from caspar.solver.result.result import SolveResult, SolveStatus
 from caspar.solver.solver import Solver
 
 Floats = NDArray[np.float64]
@@ -67,11 +67,13 @@ class GncResult:
     """What `solve_gnc` returns.
 
     Attributes:
-        result: Of the last solve; its costs are weighted ones.
+        result: Of the last solve; its costs are weighted ones. The status is `NO_RESIDUALS` if
+            every factor has a threshold and no residual is within it.
         weights: By each factor with a threshold (m,) in [0, 1], without the user's weights.
         inliers: By the same (m,) booleans: residuals within the threshold at the end.
         steps: One for each solve.
-        has_settled: Whether weights no longer changed; else `max_steps` ended it.
+        has_settled: Whether weights no longer changed. If not, `max_steps` ended it, or all
+            residuals were taken for outliers.
     """
 
     result: SolveResult = field(repr=False)
@@ -183,7 +185,7 @@ class _Course:
         while not has_settled and len(self._steps) < max_steps:
             found = {name: rule(ratio, control) for name, ratio in ratios.items()}
             found = {name: np.where(self._known[name], 1.0, one) for name, one in found.items()}
-            if not any(bool((one > 0.0).any()) for one in found.values()):
+            if found.keys() == result.costs.keys() and not any(one.any() for one in found.values()):
                 break  # nothing would be left to solve
             weights = found
             before = result.final_cost
@@ -197,7 +199,23 @@ class _Course:
                 has_settled = control <= 1.0
                 control = max(control / growth, 1.0)
         inliers = {name: (ratio <= 1.0) | self._known[name] for name, ratio in ratios.items()}
+        result = self._judged(result, inliers)
+        has_settled = has_settled and result.status is not SolveStatus.NO_RESIDUALS
         return GncResult(result, weights, inliers, tuple(self._steps), has_settled)
+
+    def _judged(self, result: SolveResult, inliers: Mapping[str, Flags]) -> SolveResult:
+        """The result with a remark on factors without inliers, and no success if there are none."""
+        empty = {name for name, one in inliers.items() if len(one) == 0}
+        rejected = [name for name, one in inliers.items() if not one.any() and name not in empty]
+        remarks = tuple(
+            f"factor {name}: no residual is within the threshold, all {len(inliers[name]):,} "
+            "instances are taken for outliers. Look whether the threshold has the unit of the "
+            "residuals, raise it, or start nearer."
+            for name in rejected
+        )
+        nothing_is_left = len(rejected) > 0 and set(rejected) == set(result.costs) - empty
+        status = SolveStatus.NO_RESIDUALS if nothing_is_left else result.status
+        return replace(result, status=status, remarks=(*result.remarks, *remarks))
 
     def _solve(
         self, weights: Mapping[str, Floats], control: float

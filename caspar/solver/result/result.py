@@ -64,8 +64,8 @@ class SolveStatus(Enum):
         "these values may not be a minimum. Use precision='float64', or other units."
     )
     NO_RESIDUALS = (
-        "A problem of a batch has no residuals, or all of them have weight 0, by their own or by a "
-        "loss at the start values, so its values are those given."
+        "No residual pulls on the values: a problem of a batch has none, or all of them have "
+        "weight 0, by their own or by a loss at the start; or solve_gnc took all for outliers."
     )
 
     @property

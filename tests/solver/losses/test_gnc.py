@@ -11,6 +11,7 @@ from scipy.spatial.transform import Rotation
 import caspar
 from caspar.errors import CasparError
 from caspar.solver.gnc import geman_mcclure_weights, truncated_weights
+from caspar.solver.result.result import SolveStatus
 from tests.solver.losses.loss_cases import line_arrays, point
 from tests.solver.solving import ON_BACKENDS
 
@@ -188,6 +189,65 @@ def test_without_outliers_one_solve_is_enough() -> None:
     assert found.has_settled
     assert found.inliers["match"].all()
     assert_array_equal(found.weights["match"], 1.0)
+
+
+class Mean(sf.V1):
+    """A number."""
+
+
+class Sample(sf.V1):
+    """A measurement of it."""
+
+
+@caspar.factor
+def apart(
+    mean: Annotated[Mean, caspar.TunableUnique], sample: Annotated[Sample, caspar.ConstSequential]
+) -> sf.V1:
+    return sf.V1(mean[0] - sample[0])
+
+
+@caspar.factor
+def guess(
+    mean: Annotated[Mean, caspar.TunableUnique], value: Annotated[Sample, caspar.ConstSequential]
+) -> sf.V1:
+    return sf.V1(mean[0] - value[0])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_no_inlier_is_no_success(loss: str) -> None:
+    """Ten numbers that are 1 apart: the mean is 0.5 from the nearest."""
+    arrays = {"Mean": [[0.0]], "apart": {"sample": np.arange(10.0)[:, None]}}
+    solver = caspar.Solver(apart, backend="cpu")
+    found = caspar.solve_gnc(solver, arrays, inlier_threshold=0.05, loss=loss)
+    assert not found.inliers["apart"].any()
+    assert found.result.status is SolveStatus.NO_RESIDUALS
+    assert not found.has_settled
+    assert "factor apart: no residual is within" in " ".join(found.result.remarks)
+
+
+@pytest.mark.parametrize("kept", ["known", "other"])
+def test_what_is_left_beside_outliers_may_be_a_success(kept: str) -> None:
+    """A known inlier, or a factor without a threshold, holds the number."""
+    samples = np.arange(10.0)[:, None] + 1.0
+    arrays: dict[str, Any] = {"Mean": [[0.0]], "apart": {"sample": samples}}
+    factors, known = [apart], {}
+    if kept == "other":
+        arrays["guess"] = {"value": [[0.0]]}
+        factors = [apart, guess]
+    else:
+        arrays["apart"]["sample"] = np.concatenate([samples, [[0.0]]])
+        known = {"apart": [10]}
+    found = caspar.solve_gnc(
+        caspar.Solver(factors, backend="cpu"),
+        arrays,
+        inlier_threshold={"apart": 0.05},
+        known_inliers=known,
+    )
+    assert found.result.status.is_success
+    assert found.has_settled
+    assert np.ravel(found.values["Mean"]) == pytest.approx([0.0], abs=1e-9)
+    remarks = " ".join(found.result.remarks)
+    assert ("factor apart: no residual is within" in remarks) == (kept == "other")
 
 
 def test_users_weights_stay() -> None:
