@@ -12,6 +12,7 @@ from caspar.errors import InputError
 from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES, Case, anchor, decay, distance
 from tests.batch.test_batch_solver import ragged
+from tests.batch.test_batch_stiff import lines, sample
 from tests.batch.test_batch_teams import spectra
 
 
@@ -69,6 +70,18 @@ def test_ragged_empty_spoilt_held_and_bounded_problems() -> None:
     assert_array_equal(found.active_bounds["Curve"][told], expected.active_bounds["Curve"][told])
     assert_array_equal(found.values["Curve"][5], arrays["Curve"][5])
     assert_array_equal(found.num_residuals, expected.num_residuals)
+
+
+@pytest.mark.usefixtures("all_are_large")
+def test_what_no_residual_pulls_is_no_success() -> None:
+    """Beyond its scale Tukey's loss weighs nothing."""
+    given, _, _ = lines(0.0, 2)
+    start = np.array([[1.0, 2.5], [1e6, 0.0]])
+    solver = caspar.BatchSolver(sample.with_loss(caspar.loss.Tukey), backend="cpu")
+    found = solver.solve({"Line": start, "sample": {**given, "loss_scale": 0.5}})
+    assert found.is_success[0]
+    assert found.status[1] is SolveStatus.NO_RESIDUALS
+    assert_array_equal(found.values["Line"][1], start[1])
 
 
 SIZE = 50
