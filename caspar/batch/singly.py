@@ -146,7 +146,7 @@ class SingleRuns:
 
 
 def _nothing_pulls(result: SolveResult) -> bool:
-    """Whether a loss gives every residual the weight 0 at the start, so that no gradient is left."""
+    """Whether a loss gives every residual the weight 0 at the start, which leaves no gradient."""
     is_at_start = len(result.iterations) == 1 and result.status is SolveStatus.CONVERGED_GRADIENT
     if not is_at_start or result.final_cost == 0.0 or result.losses.keys() != result.costs.keys():
         return False

@@ -106,8 +106,8 @@ def prior(
     return (pose.t - known) / 100
 
 
-def square() -> dict[str, Any]:
-    """Ten poses along a square, and what closes it; measured with errors."""
+def square(noise: float = 0.05, error: float = 0.3) -> dict[str, Any]:
+    """Eight poses along a square, measured with noise, started with an error."""
     generator = np.random.default_rng(3)
     angles = np.array([0, 0, 0.5, 0.5, 1.0, 1.0, 1.5, 1.5]) * np.pi
     places = [np.zeros(2)]
@@ -115,10 +115,11 @@ def square() -> dict[str, Any]:
         places.append(places[-1] + [np.cos(angle), np.sin(angle)])
     start, end = np.arange(8), np.roll(np.arange(8), -1)
     turn = angles[end] - angles[start]
-    ahead = np.column_stack([np.ones(8), np.zeros(8)]) + 0.05 * generator.normal(size=(8, 2))
+    ahead = np.column_stack([np.ones(8), np.zeros(8)]) + noise * generator.normal(size=(8, 2))
     motion = np.column_stack([np.cos(turn), np.sin(turn), ahead])
-    moved = np.array(places) + 0.3 * generator.normal(size=(8, 2))
-    poses = np.column_stack([np.cos(angles + 0.2), np.sin(angles + 0.2), moved])
+    moved = np.array(places) + error * generator.normal(size=(8, 2))
+    turned = angles + 0.6 * error
+    poses = np.column_stack([np.cos(turned), np.sin(turned), moved])
     return {"Pose2": poses, "between": {"start": start, "end": end, "motion": motion}}
 
 
@@ -159,3 +160,54 @@ def test_a_held_pose_holds(backend: str) -> None:
     solver = caspar.Solver([between], backend=backend, precision="float64")
     result = solver.solve(square(), fixed={"Pose2": [0]})
     assert not any("moved together" in one for one in result.remarks)
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("error", [0.0, 0.1], ids=["at the truth", "near it"])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_exact_measurements_have_the_remark_too(backend: str, error: float, is_held: bool) -> None:
+    arrays = square(0.0, error)
+    factors = [between]
+    if is_held:
+        factors.append(prior)
+        arrays["prior"] = {"pose": [0], "known": [arrays["Pose2"][0, 2:]]}
+    result = caspar.Solver(factors, backend=backend).solve(arrays)
+    assert result.status.is_success
+    assert result.final_cost < 1e-20
+    assert any("can be moved together" in one for one in result.remarks) == (not is_held)
+
+
+class Body(sf.Pose3):
+    """Where a body is."""
+
+
+class Place(sf.V3):
+    """A point, in the body or in the world."""
+
+
+@caspar.factor
+def matched(
+    body: Annotated[Body, caspar.TunableUnique],
+    inside: Annotated[Place, caspar.ConstSequential],
+    outside: Annotated[Place, caspar.ConstSequential],
+) -> sf.V3:
+    return sf.V3(body * inside - outside)
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_pose_from_points(count: int, noise: float, backend: str) -> None:
+    """One point does not determine a pose, with exact measurements as with noisy ones."""
+    generator = np.random.default_rng(5)
+    inside = generator.normal(size=(count, 3))
+    outside = np.repeat(inside + [0.5, -0.2, 0.1], 3, axis=0)
+    outside += noise * generator.normal(size=outside.shape)
+    arrays = {
+        "Body": [[0.1, 0.0, 0.0, np.sqrt(0.99), 0.0, 0.0, 0.0]],
+        "matched": {"inside": np.repeat(inside, 3, axis=0), "outside": outside},
+    }
+    result = caspar.Solver(matched, backend=backend).solve(arrays)
+    assert result.status.is_success
+    says_so = any("do not determine Body 0" in one for one in result.remarks)
+    assert says_so == (count == 1)

@@ -124,7 +124,7 @@ def remarks_on_promises(
     remarks = []
     if promises is None:
         return ()
-    share = promises.trusted / cost
+    share = promises.trusted / cost if cost > 0.0 else 0.0
     if status is SolveStatus.DAMPING_LIMIT and promises.where != "":
         remarks.append(
             f"The derivatives say that {promises.where} alone could take {share:.2g} of the cost "
@@ -139,7 +139,7 @@ def remarks_on_promises(
             "have no minimum near these values. Start elsewhere, or keep unknowns in reach by "
             "bounds=, fixed= or a prior."
         )
-    if status.is_success and promises.where == "":
+    if status.is_success and promises.where == "" and promises.decrease > 0.0:
         remarks.append(
             f"The derivatives say that a step without damping takes {promises.decrease / cost:.2g} "
             "of the cost away, but along directions of which the residuals say next to nothing. "

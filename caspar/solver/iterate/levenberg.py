@@ -413,6 +413,9 @@ def _confirmed(
     state = progress.state
     is_bottom = options.ends_by_rises and is_at_bottom(state)
     if state.is_rounding or state.cost == 0.0 or is_bottom:
+        if system.findings.has_lone_promises:
+            progress.promises = _free_alone(_promises(system, options, progress))
+            progress.promised_cost = state.cost
         return status
     promises = progress.promises = _promises(system, options, progress)
     state = progress.state
@@ -429,6 +432,11 @@ def _confirmed(
         system.forget()
         return None
     return SolveStatus.DAMPING_LIMIT if is_trusted else status
+
+
+def _free_alone(promises: Promises | None) -> Promises | None:
+    """Promises of a cost that is rounding: they say no more than which unknowns nothing holds."""
+    return None if promises is None else replace(promises, decrease=0.0, trusted=0.0, where="")
 
 
 def _holds_weak(system: System, options: CompleteOptions, progress: _Progress) -> bool:
