@@ -201,7 +201,7 @@ def test_a_pose_from_points(count: int, noise: float, backend: str) -> None:
     """One point does not determine a pose, with exact measurements as with noisy ones."""
     generator = np.random.default_rng(5)
     inside = generator.normal(size=(count, 3))
-    outside = np.repeat(inside + [0.5, -0.2, 0.1], 3, axis=0)
+    outside = np.repeat(inside + np.array([0.5, -0.2, 0.1]), 3, axis=0)
     outside += noise * generator.normal(size=outside.shape)
     arrays = {
         "Body": [[0.1, 0.0, 0.0, np.sqrt(0.99), 0.0, 0.0, 0.0]],
