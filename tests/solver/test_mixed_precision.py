@@ -360,3 +360,40 @@ def test_fits_of_single_nodes_are_float64() -> None:
 def test_fits_of_many_nodes_are_mixed() -> None:
     solver = caspar.Solver([decays], backend="cpu", limits=Limits(max_fit_in_float64=2))
     assert solver.solve(decay_arrays(), max_iterations=3).precision == "mixed"
+
+
+class Line(sf.V2):
+    """Height at time 0, and slope."""
+
+
+@caspar.factor
+def height_at(
+    line: Annotated[Line, TunableUnique],
+    time: Annotated[sf.V1, ConstSequential],
+    seen: Annotated[sf.V1, ConstSequential],
+) -> sf.V1:
+    return sf.V1(line[0] + line[1] * time[0] - seen[0])
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e6])
+@pytest.mark.parametrize("loss", [None, caspar.loss.Huber])
+def test_whether_residuals_determine_something_is_judged_in_float64(
+    loss: Any, offset: float
+) -> None:
+    """Late samples of a line: in float32 the slope and the height are one number.
+
+    With an offset of 1e6 that was a success at half a million times this cost.
+    """
+    time = np.linspace(0.0, 10.0, 101)
+    seen = 2.5 * time + 0.01 * np.random.default_rng(0).normal(size=101)
+    factor = height_at if loss is None else height_at.with_loss(loss)
+    data = {"time": offset + time, "seen": seen}
+    if loss is not None:
+        data["loss_scale"] = np.float64(0.1)
+    solver = caspar.Solver(factor, backend="cpu", precision="mixed")
+    result = solver.solve({"Line": [[0.0, 0.0]], "height_at": data})
+    _, (least, *_), *_ = np.polyfit(time, seen, 1, full=True)
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(0.5 * least, rel=1e-6)
+    assert "went on in float64" in " ".join(result.remarks)
+    assert "do not determine" not in " ".join(result.remarks)

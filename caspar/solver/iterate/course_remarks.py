@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Collection, Sequence
 
+from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
 from caspar.solver.iterate.steps import Verdict
 from caspar.solver.result.result import IterationRecord, SolveStatus
@@ -112,7 +113,7 @@ def gained_at_last(records: Sequence[IterationRecord]) -> float:
 
 
 def remarks_on_promises(
-    status: SolveStatus, promises: Promises | None, cost: float
+    status: SolveStatus, promises: Promises | None, cost: float, storage: DType
 ) -> tuple[str, ...]:
     """Which node holds up the solve, and of which unknowns the residuals say nothing.
 
@@ -120,6 +121,7 @@ def remarks_on_promises(
         status: Of the solve.
         promises: What nodes promise one by one at the values returned; None: not looked at.
         cost: Of these values.
+        storage: Type of the Jacobians.
     """
     remarks = []
     if promises is None:
@@ -147,11 +149,13 @@ def remarks_on_promises(
             "fixed=, add a prior, or start elsewhere."
         )
     if status.is_success and len(promises.free) > 0:
+        is_wide = storage is DType.FLOAT64
+        rounding, advice = ("", "") if is_wide else (" to float32", "use precision='float64', ")
         remarks.append(
             f"The residuals do not determine {'; '.join(promises.free)}: there, or along some "
-            "direction of these together, they have no slope, as far as rounding tells. Other "
-            "values fit as well, or a better minimum lies far away. Hold something by fixed=, add "
-            "a prior, or start elsewhere."
+            f"direction of these together, they have no slope, as far as rounding{rounding} tells. "
+            "Other values fit as well, or a better minimum lies far away. Hold something by "
+            f"fixed=, add a prior, {advice}or start elsewhere."
         )
     return tuple(remarks)
 

@@ -194,15 +194,17 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
+    narrow = _too_narrow(system, chosen, progress, status, remaining)
+    # float64 judges anew what nodes promise
+    promises = _told_promises(progress) if narrow == "" else None
     remarks = (
         *remarks_on_faults("derivatives", faulty),
         *remarks_on_lost_squares(lost),
         *_remarks_on_linear_solves(system, options, progress),
         *remarks_on_candidates(status, records),
-        *remarks_on_promises(status, _told_promises(progress), progress.state.cost),
+        *remarks_on_promises(status, promises, progress.state.cost, system.storage),
         *remarks_on_rounding(_told_rounding(system, status, progress)),
     )
-    narrow = _too_narrow(system, chosen, progress, status, remaining)
     return Course(status, initial_cost, progress.state.cost, remaining, records, remarks, narrow)
 
 
@@ -236,6 +238,9 @@ def _too_narrow(
             f"Jacobians in float32 ended it with {status.name}, although a step promised "
             f"{remaining:.1g} of the cost"
         )
+    promises = _told_promises(progress)
+    if status.is_success and promises is not None and len(promises.free) > 0:
+        return f"Jacobians in float32 do not tell whether residuals determine {promises.free[0]}"
     if status is SolveStatus.ITERATION_LIMIT and chosen.max_iterations is None:
         return f"it had not converged after {len(progress.records)} iterations"
     return ""
@@ -423,6 +428,7 @@ def _confirmed(
     if promises is None or promises.decrease <= most * state.cost:
         return status
     if _change(system, state.cost, AskRounding.LAST_DIGIT) >= min(promises.decrease, state.cost):
+        progress.promises = _free_alone(promises)
         return status
     is_trusted = promises.trusted > most * state.cost
     if has_gained and state.num_iterations < options.max_iterations:
