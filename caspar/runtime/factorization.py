@@ -66,12 +66,13 @@ class DenseFactorization(Factorization, Protocol):
 class SparseFactorization(Factorization, Protocol):
     """A sparse matrix whose pattern stays."""
 
-    remarks: tuple[str, ...]
-    """Why another library than the usual one factorises, with advice."""
-
     probes: bool
     """Whether a library that keeps its pivots to itself solves once more, and `outcome` has an
     estimate of the least eigenvalue instead."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why another library than the usual one factorises, with advice."""
 
     @property
     def num_bytes(self) -> int:
