@@ -46,10 +46,10 @@ def cube(side: int) -> dict[str, Any]:
     """Arrays of a cube of places, whose neighbours are tied together: its factor is filled."""
     random = np.random.default_rng(side)
     number = np.arange(side**3).reshape(side, side, side)
-    first = [np.moveaxis(number, axis, 0)[:-1].ravel() for axis in range(3)]
-    second = [np.moveaxis(number, axis, 0)[1:].ravel() for axis in range(3)]
+    along = [np.moveaxis(number, axis, 0) for axis in range(3)]
+    first = np.concatenate([line[:-1].ravel() for line in along])
+    second = np.concatenate([line[1:].ravel() for line in along])
     places = random.standard_normal((side**3, 3))
-    first, second = np.concatenate(first), np.concatenate(second)
     return {
         "Place": places,
         "stretch": {
@@ -61,7 +61,7 @@ def cube(side: int) -> dict[str, Any]:
     }
 
 
-SPARSE = {"backend": "cpu", "precision": "float64", "linear_solver": "sparse"}
+SPARSE: dict[str, Any] = {"backend": "cpu", "precision": "float64", "linear_solver": "sparse"}
 CHILD_S = 60
 """Seconds after which the system ends a child."""
 
