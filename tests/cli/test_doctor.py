@@ -140,6 +140,7 @@ def doctor_in(folder: Path, first: Path, *command: str) -> subprocess.CompletedP
         env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
         capture_output=True,
         text=True,
+        timeout=500,
     )
 
 
@@ -212,7 +213,11 @@ def test_half_installed_packages(tmp_path: Path) -> None:
 
 def test_this_machine() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "caspar", "doctor"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "caspar", "doctor"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     assert "backend cpu   works" in done.stdout

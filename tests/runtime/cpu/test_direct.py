@@ -175,7 +175,7 @@ def test_factorisations_at_the_same_time_leave_the_threads(monkeypatch: pytest.M
         first = pool.submit(factorise, 1)
         assert begun.wait(timeout=60.0)
         second = pool.submit(factorise, 2)
-        first.result()
+        first.result(60.0)
         ended.set()
-        second.result()
+        second.result(60.0)
     assert num_threads() == before

@@ -135,6 +135,7 @@ def test_another_token_is_turned_away(hub: Hub) -> None:
 def test_who_listens_must_know_the_token_too() -> None:
     """One that has taken the port answers whatever it likes; nothing of it is unpickled."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(10.0)
 
     def answer() -> None:
         connection, _ = listener.accept()
@@ -359,7 +360,7 @@ def _in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:
     def run(rank: int) -> None:
         found[rank] = work(rank)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -368,7 +369,7 @@ def _in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def test_a_communicator_tells_all() -> None:
-    barrier = threading.Barrier(3)
+    barrier = threading.Barrier(3, timeout=20.0)
     told: dict[str, Any] = {}
 
     def work(rank: int) -> Any:

@@ -345,7 +345,12 @@ def test_without_a_driver_cupy_is_not_imported() -> None:
         "ctypes.CDLL = load; probe.cuda_problem(); print('cupy' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.stdout.strip() == "False"
 
