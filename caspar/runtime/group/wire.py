@@ -146,12 +146,15 @@ def readable(sockets: Collection[socket.socket], timeout_s: float | None) -> lis
         OSError: This process has closed one of them, or the system cannot tell.
     """
     with _SELECTOR() as selector:
+        of_number = {}
         for one in sockets:
-            if one.fileno() < 0:
+            number = one.fileno()
+            if number < 0:
                 raise OSError(errno.EBADF, "this process has closed the connection")
-            selector.register(one, selectors.EVENT_READ)
-        ready = {key.fd for key, _ in selector.select(timeout_s)}
-        return [one for one in sockets if one.fileno() in ready]
+            of_number[number] = one
+            selector.register(number, selectors.EVENT_READ)
+        # another thread may close one meanwhile, which has no number then
+        return [of_number[key.fd] for key, _ in selector.select(timeout_s)]
 
 
 def _proof(token: bytes, side: bytes, *parts: bytes) -> bytes:

@@ -245,6 +245,16 @@ def assert_they_hear_each_other(*wires: Wire) -> None:
         one.close()
 
 
+def test_who_waits_is_woken_if_another_thread_closes_the_connection() -> None:
+    left, right = map(Wire, socket.socketpair())
+    end = threading.Timer(0.2, left.close)
+    end.start()
+    assert left.has_message(20.0)
+    with pytest.raises((OSError, EOFError)):
+        left.receive()
+    right.close()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sockets have no small numbers")
 def test_descriptors_beyond_those_of_select() -> None:
     import fcntl
