@@ -108,9 +108,9 @@ $(BENCH_READY): $(RUN_READY)
 	@$(CHOOSE_EXTRA); \
 	echo "Installing what the benchmarks need in $(VENV)"; \
 	case $$extra in \
-	  cuda12) jax='jax[cuda12]'; $(INSTALL) --editable '.[cuda12,sparse-cuda12,bench]' ;; \
+	  cuda12) jax='jax[cuda12]'; $(INSTALL) --editable '.[cuda12,bench]' ;; \
 	  cuda13) jax='jax[cuda13]'; \
-	          $(INSTALL) --editable '.[cuda13,sparse-cuda13,bench]' 'cuda-toolkit[cccl,nvcc]==13.*' ;; \
+	          $(INSTALL) --editable '.[cuda13,bench]' 'cuda-toolkit[cccl,nvcc]==13.*' ;; \
 	  *) jax=jax ;; \
 	esac || exit 1; \
 	echo "Installing the libraries to compare with in $(PEERS)"; \

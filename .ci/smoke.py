@@ -21,7 +21,7 @@ def run(*command: str, folder: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"CASPAR_CACHE_DIR": str(Path(folder) / "cache"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8"
+        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=500
     )
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)[:200]}\n{done.stdout}\n{done.stderr}")

@@ -44,7 +44,7 @@ class Preparation:
             RuntimeError: One could not be made.
         """
         for name, process in self._running.items():
-            if process.wait() != 0:
+            if process.wait(timeout=3600.0) != 0:
                 raise RuntimeError(f"making {name!r} failed with exit status {process.returncode}")
 
     def take(self, name: str) -> Bundle:

@@ -1,4 +1,4 @@
-"""Whether cuDSS, which is optional, is on this machine."""
+"""Whether cuDSS is on this machine."""
 
 import pytest
 

@@ -49,7 +49,7 @@ class CompiledKernels:
             cpu_sources = generate(specs, TARGETS["cpu"]) if cpu else {}
             self._backend = CpuBackend()
             self.cpu_kernels = self._backend.load(list(cpu_sources.values()))
-            self.cuda_module = module.result()
+            self.cuda_module = module.result(300.0)
 
     def run_cpu(self, case: KernelCase) -> Run:
         """Run on the CPU backend."""

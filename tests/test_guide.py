@@ -91,6 +91,7 @@ def test_code_runs(tmp_path: Path) -> None:
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     for name in ("convergence.png", "scene.ply"):

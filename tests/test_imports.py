@@ -384,7 +384,12 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 def test_importing_caspar_loads_nothing_heavy() -> None:
     program = f"import sys, caspar; print([n for n in {HEAVY} if n in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.stdout.strip() == "[]"
 
@@ -410,6 +415,7 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
+        timeout=500,
     )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")

@@ -23,6 +23,7 @@ def run_python(program: str) -> str:
         check=True,
         capture_output=True,
         text=True,
+        timeout=500,
     )
     return done.stdout.strip()
 
@@ -55,12 +56,13 @@ def test_tables_agree() -> None:
 
 
 IN_FORKS = """
-import os, sys
+import os, signal, sys
 import llvmlite.binding, numpy, scipy.optimize, scipy.sparse.linalg, sympy
 for program in sys.argv[1:]:
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
+        signal.alarm(120)
         exec(program, {"__name__": "__main__"})
         sys.stdout.flush()
         os._exit(0)
@@ -86,6 +88,7 @@ def test_public_modules_can_be_imported() -> None:
         cwd=SOURCE.parents[1],
         capture_output=True,
         text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True"] * len(programs)

@@ -130,7 +130,12 @@ def test_figures_leave_no_trace_in_pyplot() -> None:
         "print('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.stdout.strip() == "False"
 

@@ -140,11 +140,11 @@ class TestLine:
             with showing(None), phase(name):
                 time.sleep(0.1)
 
-        threads = [threading.Thread(target=work, args=(f"{name}",)) for name in "abcd"]
+        threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in "abcd"]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(30.0)
         shown = [part.strip() for part in terminal.getvalue().split("\r") if part.strip()]
         changes = sum(one != other for one, other in itertools.pairwise(shown))
         assert shown
@@ -306,6 +306,8 @@ def test_in_a_terminal(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=theirs) as process:
         os.close(theirs)
+        end = threading.Timer(120.0, process.kill)
+        end.start()
         written = b""
         while True:
             try:
@@ -315,6 +317,7 @@ def test_in_a_terminal(tmp_path: Path) -> None:
             if not part:
                 break
             written += part
+        end.cancel()
     os.close(ours)
     assert process.returncode == 0
     assert re.search(

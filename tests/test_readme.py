@@ -75,6 +75,7 @@ def test_code_prints_what_it_says(page: Path, tmp_path: Path) -> None:
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     (shown,) = blocks(page, "text")

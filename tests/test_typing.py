@@ -118,6 +118,7 @@ def test_mypy_accepts_a_program(tmp_path: Path) -> None:
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
         text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stdout
 
@@ -133,5 +134,6 @@ def test_pyright_accepts_a_program(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stdout

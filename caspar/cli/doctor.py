@@ -36,6 +36,7 @@ from caspar.runtime.nvidia.probe import (
     graph_loop_problem,
     install_advice,
     probe_cupy,
+    sparse_problem,
     version_text,
 )
 from caspar.solver.result.quantities import bytes_text, count_text
@@ -79,7 +80,7 @@ def examine(console: Console) -> ExitCode:
             *_cuda(driver),
             *_caches(driver),
             *backends,
-            *_graph_loops(),
+            *_on_cuda(),
         ]
     _print(console, findings)
     works = any(backend.verdict is Verdict.GOOD for backend in backends)
@@ -192,14 +193,25 @@ def _cuda_backend() -> Finding:
     return Finding("backend cuda", f"not usable: {problem}", Verdict.ABSENT)
 
 
-def _graph_loops() -> list[Finding]:
-    """What repeats the inner loop of large problems, where CUDA is usable."""
+def _on_cuda() -> list[Finding]:
+    """Where CUDA is usable: what repeats the inner loop of large problems, and sparse matrices."""
     if cuda_problem() is not None:
         return []
+    return [_graph_loops(), _sparse()]
+
+
+def _graph_loops() -> Finding:
     problem = graph_loop_problem()
     if problem is not None:
-        return [Finding("graph loops", f"polled by the host: {problem}", Verdict.ABSENT)]
-    return [Finding("graph loops", f"on the device: cuda-core {installed_version('cuda-core')}")]
+        return Finding("graph loops", f"polled by the host: {problem}", Verdict.ABSENT)
+    return Finding("graph loops", f"on the device: cuda-core {installed_version('cuda-core')}")
+
+
+def _sparse() -> Finding:
+    problem = sparse_problem()
+    if problem is not None:
+        return Finding("sparse", f"no sparse factorisation on CUDA: {problem}", Verdict.ABSENT)
+    return Finding("sparse", "factorised on CUDA by cuDSS")
 
 
 def _processor() -> str:

@@ -9,10 +9,7 @@ every step that is tried.
 import importlib
 from typing import Any, Protocol
 
-from caspar.errors import BackendError
 from caspar.memory.array import Array
-
-CUDSS_PACKAGES = "nvmath-python and nvidia-cudss-cu13 (or -cu12, as CuPy is)"
 
 
 class Factorization(Protocol):
@@ -66,12 +63,13 @@ class DenseFactorization(Factorization, Protocol):
 class SparseFactorization(Factorization, Protocol):
     """A sparse matrix whose pattern stays."""
 
-    remarks: tuple[str, ...]
-    """Why another library than the usual one factorises, with advice."""
-
     probes: bool
     """Whether a library that keeps its pivots to itself solves once more, and `outcome` has an
     estimate of the least eigenvalue instead."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why another library than the usual one factorises, with advice."""
 
     @property
     def num_bytes(self) -> int:
@@ -83,16 +81,5 @@ class SparseFactorization(Factorization, Protocol):
 
 
 def load_direct_solver(module: str, name: str) -> Any:
-    """A class or function of `caspar.runtime`; its libraries are imported only now.
-
-    Raises:
-        BackendError: cuDSS or its bindings are not installed; says what to install.
-    """
-    try:
-        return getattr(importlib.import_module(f"caspar.runtime.{module}"), name)
-    except ImportError as error:
-        raise BackendError(
-            f"linear solver 'sparse' on CUDA needs {CUDSS_PACKAGES}, which cannot be imported: "
-            f"{error}. Install them with: pip install 'caspar[sparse-cuda13]' (or -cuda12); "
-            "the other linear solvers need neither"
-        ) from error
+    """A class or function of `caspar.runtime`; its libraries are imported only now."""
+    return getattr(importlib.import_module(f"caspar.runtime.{module}"), name)

@@ -14,7 +14,7 @@ def test_a_pose_graph_and_growth_on_a_processor(tmp_path: Path) -> None:
     command += ["--name", "page", "--parts", "graphs", "growth", "--millions", "0.01"]
     command += ["--graphs", "smallGrid3D", "kitti_05", "--solvers", "auto"]
     command += ["float64", "schur_pcg, stored Jacobians", "--runs", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     report = read_json(tmp_path / "page.json")
     found = {one.solver: one for one in report.measurements}

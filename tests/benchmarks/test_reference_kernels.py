@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_generated_kernels_use_the_access_they_are_named_for(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.reference_kernels.generate", str(tmp_path)]
-    subprocess.run([*command, "--no-build"], check=True, cwd=ROOT, capture_output=True)
+    subprocess.run([*command, "--no-build"], check=True, cwd=ROOT, capture_output=True, timeout=500)
     shared_read, shared_add = "LoadShared<4, float", "FlushSumShared<4, float"
     read, write = "ReadIdx4<", "WriteIdx4<"
     expected = {

@@ -147,16 +147,16 @@ def test_gate_as_a_command(tmp_path: Path) -> None:
     baseline, result = tmp_path / "baseline.json", tmp_path / "result.json"
     write_json(report(measurement("caspar cuda auto", linear_iteration_ms=0.02)), result)
     command = [sys.executable, "-m", "benchmarks.gate", str(result), "--baseline", str(baseline)]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=500).returncode == 2
     write_baseline("device", figures(report(AUTO)), baseline)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 1
     assert "worse: caspar cuda auto | synthetic small | ms per PCG iteration" in done.stdout
     write_baseline("another", figures(report(AUTO)), baseline)
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
-    subprocess.run([*command, "--update"], cwd=ROOT, check=True)
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=500).returncode == 2
+    subprocess.run([*command, "--update"], cwd=ROOT, check=True, timeout=500)
     assert json.loads(baseline.read_text())["device"] == "device"
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=500).returncode == 0
 
 
 def test_gate_misses_what_was_measured_before(tmp_path: Path) -> None:
@@ -172,10 +172,10 @@ def test_gate_misses_what_was_measured_before(tmp_path: Path) -> None:
     ):
         write_baseline("device", {**found, **more}, baseline)
         for options, code in zip(([], ["--partial"]), codes, strict=True):
-            done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True)
+            done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, timeout=500)
             assert done.returncode == code
     write_baseline("device", {"caspar cuda pcg | another | ms to 0.1 %": 1.0}, baseline)
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=500).returncode == 2
 
 
 def test_gate_update_leaves_other_problems_alone() -> None:

@@ -82,7 +82,11 @@ class TestProcess:
 
     def test_version(self) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "caspar", "--version"], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "caspar", "--version"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=500,
         )
         assert done.stdout == f"caspar {caspar.__version__}\n"
 
@@ -91,7 +95,12 @@ class TestProcess:
             "import sys; from caspar.cli import main; main(['cache', 'info']); print(*sys.modules)"
         )
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=500,
         )
         loaded = done.stdout.split()
         assert not {"cupy", "matplotlib", "llvmlite", "symforce", "sympy"} & set(loaded)
@@ -107,6 +116,7 @@ class TestProcess:
                 stdout=closed,
                 stderr=subprocess.PIPE,
                 text=True,
+                timeout=500,
             )
         assert done.returncode == 1
         assert done.stderr == ""

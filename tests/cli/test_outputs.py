@@ -109,10 +109,10 @@ def test_standard_input_and_output(
     """A FIFO as problem, /dev/stdout as file."""
     fifo = problem.with_name("fifo")
     os.mkfifo(fifo)
-    writer = threading.Thread(target=lambda: fifo.write_bytes(problem.read_bytes()))
+    writer = threading.Thread(target=lambda: fifo.write_bytes(problem.read_bytes()), daemon=True)
     writer.start()
     assert run("bal", fifo, "--quiet", "--json", "/dev/stdout") == 0
-    writer.join()
+    writer.join(20.0)
     assert json.loads(capfd.readouterr().out)["problem"]["cameras"] == 3
 
 
@@ -128,6 +128,7 @@ def test_names_that_the_terminal_cannot_show(problem: Path, encoding: str) -> No
             env=os.environ | {"PYTHONIOENCODING": encoding},
             capture_output=True,
             check=True,
+            timeout=500,
         )
         assert b".txt.json" in found.stdout.splitlines()[-1]
         assert json.loads(Path(f"{renamed}.json").read_text())["status"] == "converged_cost"
@@ -155,6 +156,7 @@ def test_failures_are_said_if_the_report_cannot_be_printed(problem: Path, reader
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            timeout=500,
         )
     assert "caspar: /dev/full is not written: [Errno 28] No space" in found.stderr
     if reader == "full disk":

@@ -45,6 +45,7 @@ def described(hash_seed: int, order: str) -> list[str]:
         check=True,
         capture_output=True,
         text=True,
+        timeout=500,
     )
     return done.stdout.splitlines()
 

@@ -264,6 +264,7 @@ except OSError as error:
         text=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=500,
     )
     assert "File too large; nothing is written" in done.stdout, done.stderr
     assert contents(tmp_path) == before
@@ -520,5 +521,6 @@ for folder in sorted(Path({str(tmp_path)!r}).iterdir()):
         text=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=500,
     )
     assert done.stdout.split() == ["refused"] * 5, done.stderr

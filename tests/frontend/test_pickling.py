@@ -113,7 +113,7 @@ except pickle.PicklingError as error:
 else:
     raise AssertionError
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=500)
 
 
 # -- solvers ---------------------------------------------------------------------------------------

@@ -39,7 +39,12 @@ def solved(folder: Path, tmp_path: Path) -> str:
     environment = {**os.environ, "CUPY_CACHE_DIR": str(folder)}
     environment["CASPAR_CACHE_DIR"] = str(tmp_path / "caspar")
     done = subprocess.run(
-        [sys.executable, "-c", SOLVE], env=environment, cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-c", SOLVE],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

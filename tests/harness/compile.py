@@ -187,7 +187,12 @@ def _run_compiler(arguments: Sequence[str], stdin: str | None = None) -> str:
     if compiler is None:
         raise HarnessError("no C++ compiler: install g++")
     run = subprocess.run(
-        [compiler, *arguments], input=stdin, capture_output=True, text=True, check=False
+        [compiler, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
     )
     if run.returncode != 0:
         lines = run.stderr.splitlines()

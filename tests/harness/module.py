@@ -285,7 +285,7 @@ def _line_of_pc(library: Path, offset: int) -> int | None:
         return None
     # A return address: the call lies before it.
     command = [tool, "-i", "-e", str(library), hex(offset - 1)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     for place in run.stdout.splitlines():
         match = re.match(r"(.*):(\d+)", place)
         if match is not None and Path(match.group(1)).name == SOURCE_NAME:

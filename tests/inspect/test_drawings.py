@@ -165,6 +165,7 @@ def test_other_processes_draw_the_same_bytes() -> None:
             capture_output=True,
             text=True,
             check=True,
+            timeout=500,
         ).stdout
         for seed in ("0", "1")
     }

@@ -52,7 +52,7 @@ class InterruptAt:
                 sys.settrace(None)
                 ends.append(None)
 
-        thread = threading.Thread(target=interrupted)
+        thread = threading.Thread(target=interrupted, daemon=True)
         thread.start()
         thread.join(60.0)
         (end,) = ends

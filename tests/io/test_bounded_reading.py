@@ -142,7 +142,7 @@ class TestOnce:
             with contextlib.suppress(BrokenPipeError), path.open("wb", buffering=0) as file:
                 file.write(content)
 
-        feeder = threading.Thread(target=feed)
+        feeder = threading.Thread(target=feed, daemon=True)
         feeder.start()
         try:
             return READERS[reader](path)
@@ -171,10 +171,10 @@ class TestOnce:
                     file.write(content[start:end])
                     time.sleep(0.1)
 
-        feeder = threading.Thread(target=feed)
+        feeder = threading.Thread(target=feed, daemon=True)
         feeder.start()
         assert read_bal(path).num_observations == 3
-        feeder.join()
+        feeder.join(20)
 
     @pytest.mark.parametrize(
         ("reader", "content", "said"),
@@ -207,6 +207,7 @@ class TestOnce:
             input=bz2.compress(BAL_TEXT if reader == "bal" else G2O_TEXT),
             capture_output=True,
             check=True,
+            timeout=500,
         )
         assert b"BalProblem(2 cameras" in found.stdout or b"PoseGraph(SE2, 2" in found.stdout
 

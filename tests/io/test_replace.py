@@ -189,7 +189,12 @@ def test_a_full_disk(tmp_path: Path, suffix: str) -> None:
         "except OSError as error: print(error.errno, error)\n"
     )
     found = subprocess.run(
-        [sys.executable, "-c", program, path], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=500,
     )
     assert found.stdout.startswith(f"{errno.EFBIG} "), found
     assert f"{path} is unchanged" in found.stdout
@@ -321,7 +326,7 @@ class TestSpecialFiles:
         path = tmp_path / "fifo"
         os.mkfifo(path)
         received: list[bytes] = []
-        reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
+        reader = threading.Thread(target=lambda: received.append(path.read_bytes()), daemon=True)
         reader.start()
         write_bal(path, PROBLEM)
         reader.join(10)
@@ -340,7 +345,9 @@ class TestSpecialFiles:
             f"write_file({name!r}, b'file\\n'); print('after')"
         )
         with log.open(mode) as output:
-            subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=output, check=True)
+            subprocess.run(
+                [sys.executable, "-c", program], cwd=ROOT, stdout=output, check=True, timeout=500
+            )
         assert log.read_text() == ("before\n" if mode == "a" else "") + "file\nafter\n"
 
 

@@ -288,6 +288,7 @@ def printed_digests(hash_seed: str) -> list[str]:
         check=True,
         capture_output=True,
         text=True,
+        timeout=500,
     )
     return done.stdout.splitlines()
 

@@ -216,6 +216,7 @@ def test_a_solve_needs_nothing_of_posix(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     assert "CONVERGED" in done.stdout
@@ -241,4 +242,4 @@ def test_modules_of_one_system_are_not_imported() -> None:
         "    sys.modules[name] = None\n"
         "import caspar, caspar.solver.solver, caspar.cli.app, caspar.colmap, caspar.io\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=500)

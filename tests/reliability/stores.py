@@ -80,6 +80,7 @@ def worked(
         capture_output=True,
         text=True,
         preexec_fn=prepare,
+        timeout=500,
     )
     if done.returncode != 0:
         raise AssertionError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
@@ -189,7 +190,7 @@ def cleared_meanwhile(wanted: Outcome, folder: Path, num_processes: int) -> int:
             shutil.rmtree(folder, ignore_errors=True)
             num_cleared += 1
             time.sleep(0.002)
-    assert all(one.result() == wanted for one in running)
+    assert all(one.result(60.0) == wanted for one in running)
     return num_cleared
 
 

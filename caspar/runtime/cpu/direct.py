@@ -4,6 +4,7 @@ Why these: `docs/design/0013-direct-solvers.md`.
 """
 
 import math
+import os
 from collections.abc import Callable
 from functools import cache
 from threading import Lock
@@ -64,10 +65,20 @@ def _give_back() -> None:
 
 
 def give_threads_back() -> None:
-    """Give BLAS the threads back that an interrupt has left it without."""
+    """Give BLAS the threads back that an interrupt or a fork has left it without."""
     if len(_USUAL) > 0:
         with _ALONE:
             _give_back()
+
+
+def _renew_lock() -> None:
+    """Another thread may have held the lock at the fork."""
+    global _ALONE
+    _ALONE = Lock()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class LapackCholesky:

@@ -4,6 +4,7 @@ Supernodes are columns of the factor with one pattern, which are factorised as d
 pay if a factor has many operations an entry; `docs/design/0013-direct-solvers.md` has the figures.
 """
 
+import os
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,12 @@ _SLOWER = (
     "imported: `caspar doctor` says why. Install it with: pip install rslab."
 )
 
+_FORKED = (
+    "QDLDL factorised the matrix. RSLAB is several times as fast for most matrices, but its "
+    "threads do not survive a fork, and this process was forked after RSLAB had been used. Start "
+    "workers with multiprocessing.get_context('spawn') or 'forkserver' to have RSLAB there too."
+)
+
 MIN_OPERATIONS = 80.0
 """Operations for each entry of the factor from which on supernodes pay."""
 
@@ -35,12 +42,35 @@ MAX_THREADS = 4
 """Threads of a factorisation at most: RSLAB gains little by more."""
 
 
+class _Threads:
+    """RSLAB's threads. It keeps them until the process ends, and a fork has none of them.
+
+    Attributes:
+        were_started: RSLAB has been used in this process or in one that it was forked from.
+        are_lost: They were started before this process was forked. RSLAB offers no way to start
+            them again, and would wait for them for ever.
+    """
+
+    def __init__(self) -> None:
+        self.were_started = self.are_lost = False
+        if hasattr(os, "register_at_fork"):  # Windows has no forks
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self.are_lost = self.were_started
+
+
+_THREADS = _Threads()
+
+
 def sparse_factorization(
     indptr: Array, indices: Array, size: int, outcome: Array | None = None
 ) -> SparseFactorization:
     """The factorisation that suits a pattern; see `SupernodalFactorization` for the arguments."""
     if rslab is None:
         return QdldlFactorization(indptr, indices, size, outcome, remarks=(_SLOWER,))
+    if _THREADS.are_lost:
+        return QdldlFactorization(indptr, indices, size, outcome, remarks=(_FORKED,))
     supernodal = SupernodalFactorization(indptr, indices, size, outcome)
     if supernodal.operations_of_entry >= MIN_OPERATIONS:
         return supernodal
@@ -50,7 +80,8 @@ def sparse_factorization(
 class SupernodalFactorization:
     """A sparse matrix, factorised by RSLAB (L D L^T) in an order that it chooses by the fill.
 
-    The result does not depend on the number of threads.
+    The result does not depend on the number of threads. In a process that was forked since it was
+    made, QDLDL factorises instead.
 
     Args:
         indptr: (size + 1,) where the rows of the lower triangle begin.
@@ -64,8 +95,6 @@ class SupernodalFactorization:
         num_threads: Threads that factorise.
     """
 
-    remarks: tuple[str, ...] = ()
-
     def __init__(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> None:
@@ -74,6 +103,7 @@ class SupernodalFactorization:
         # RSLAB reads the lower triangle by columns
         self._by_columns: NDArray[np.int32] = numbers.data.astype(np.int32)
         numbers.data = np.zeros(num_entries)
+        _THREADS.were_started = True
         # the solver has scaled the matrix already
         self._analysis = rslab.analyze(numbers, path="ldlt", scaling="identity")
         estimate = self._analysis.estimate_memory()
@@ -85,15 +115,28 @@ class SupernodalFactorization:
         self.outcome = np.zeros(2) if outcome is None else outcome
         self.probes = False
         self._factor: Any = None
+        self._pattern = indptr, indices, size
+        self._after_fork: QdldlFactorization | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See `SparseFactorization`."""
+        return (_FORKED,) if _THREADS.are_lost else ()
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the values, and of their order by columns."""
-        return int(self.values.nbytes + self._by_columns.nbytes)
+        """Bytes of the values, of their order by columns, and of the numbers where rows begin."""
+        return int(self.values.nbytes + self._by_columns.nbytes + self._pattern[0].nbytes)
 
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""
         self._factor = None  # its memory goes before there is another
+        if _THREADS.are_lost:
+            if self._after_fork is None:
+                self._after_fork = QdldlFactorization(*self._pattern, self.outcome)
+            self._after_fork.values[...] = self.values
+            self._after_fork.factorize()
+            return
         try:
             self._factor = self._analysis.factor(
                 self.values[self._by_columns], threads=self.num_threads
@@ -105,6 +148,9 @@ class SupernodalFactorization:
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Solve by the factors."""
+        if self._after_fork is not None:
+            self._after_fork.solve(rhs, solution)
+            return
         if self._factor is None:
             self.outcome[:] = 1.0, 0.0
             return

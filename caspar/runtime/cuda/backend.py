@@ -123,7 +123,7 @@ class CudaBackend(CudaIndexing):
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> SparseFactorization:
-        """Cholesky factorisation by cuDSS."""
+        """L D L^T by cuDSS."""
         solver = load_direct_solver("cuda.direct.cudss", "CudssFactorization")
         factorization: SparseFactorization = solver(indptr, indices, size, outcome)
         return factorization

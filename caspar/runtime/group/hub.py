@@ -53,9 +53,16 @@ class Hub:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # closed
-            # one that says nothing keeps nobody else waiting
-            Thread(target=self._greet, args=(connection,), daemon=True).start()
+                if self._is_closed:
+                    return
+                # there are no descriptors left, or the other side gave up: later ones may come
+                time.sleep(LOOK_S)
+                continue
+            try:
+                # one that says nothing keeps nobody else waiting
+                Thread(target=self._greet, args=(connection,), daemon=True).start()
+            except RuntimeError:  # the system has no thread left
+                connection.close()
 
     def _greet(self, connection: socket.socket) -> None:
         found = greet(connection, self._token)

@@ -234,7 +234,7 @@ class Peers:
                     "init(wait_s=...)"
                 )
             return self._wires[other].receive()
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError):
             raise self.failure() from None
 
     def exchange(self, work: Callable[[], Result]) -> list[Result]:

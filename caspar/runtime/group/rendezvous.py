@@ -57,11 +57,15 @@ def withdraw(path: Path) -> None:
 
 
 def read_announcement(path: Path) -> tuple[tuple[str, int], bytes] | None:
-    """Address and token; None: there is no such file yet."""
+    """Address and token; None: there is no such file yet, or it is not whole.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return (str(found["host"]), int(found["port"])), bytes.fromhex(found["token"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 

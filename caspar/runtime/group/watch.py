@@ -5,7 +5,6 @@ or a process that is stopped, is silent. Rank 0 passes on what one rank has to t
 Cost: a thread of each process, which wakes a few times a second.
 """
 
-import select
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from threading import Lock, Thread
 
-from caspar.runtime.group.wire import Wire
+from caspar.runtime.group.wire import Wire, readable
 
 STEP_S = 0.25
 """Between two looks; heartbeats are sent as often."""
@@ -87,9 +86,11 @@ class Watch:
                 return
             sockets = {other.wire.socket: rank for rank, other in others.items()}
             try:
-                ready, _, _ = select.select([*sockets], [], [], STEP_S)
-            except (OSError, ValueError):
-                return  # closed by this rank
+                ready = readable(sockets, STEP_S)
+            except OSError:
+                # closed by this rank, or the system lacks memory: the others hear of it meanwhile
+                ready = []
+                time.sleep(STEP_S)
             for found in ready:
                 self._hear(sockets[found])
             now_s = time.monotonic()

@@ -5,20 +5,22 @@ numbers, RFC 2104); the token itself is never sent. Whoever knows it may run cod
 as with MPI. Cost: some 30 microseconds for a short message within a host.
 """
 
+import errno
 import hmac
 import pickle
 import secrets
-import select
+import selectors
 import socket
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 from caspar.errors import GroupError
 
 GREETING_S = 5.0
-"""Seconds after which a connection that does not greet is closed."""
+"""Seconds after which a connection is closed unless the whole greeting has come."""
 
 _NUMBER = 32
 _HELLO = struct.Struct("!BIII")
@@ -43,7 +45,7 @@ class Wire:
 
     @property
     def socket(self) -> socket.socket:
-        """For `select`."""
+        """For `readable`."""
         return self._socket
 
     def send(self, message: object) -> None:
@@ -73,8 +75,12 @@ class Wire:
         return pickle.loads(text, buffers=buffers)
 
     def has_message(self, timeout_s: float | None) -> bool:
-        """Whether one begins to arrive, or the connection ends, within some time."""
-        return len(select.select([self._socket], [], [], timeout_s)[0]) > 0
+        """Whether one begins to arrive, or the connection ends, within some time.
+
+        Raises:
+            OSError: The connection is closed.
+        """
+        return len(readable([self._socket], timeout_s)) > 0
 
     def send_raw(self, views: Sequence[memoryview]) -> None:
         """Send bytes whose number the other side knows."""
@@ -105,18 +111,50 @@ class Wire:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _exactly(self, size: int) -> bytearray:
+    def _exactly(self, size: int, end_s: float | None = None) -> bytearray:
         data = bytearray(size)
-        self._fill(memoryview(data))
+        self._fill(memoryview(data), end_s)
         return data
 
-    def _fill(self, view: memoryview) -> None:
+    def _fill(self, view: memoryview, end_s: float | None = None) -> None:
+        """Receive so many bytes; all of them until a time of `time.monotonic`, if one is given."""
         place = 0
         while place < view.nbytes:
+            if end_s is not None:
+                # the time limit of a socket is one of each read, however little that brings
+                left_s = end_s - time.monotonic()
+                if left_s <= 0.0:
+                    raise TimeoutError("the greeting was not complete in time")
+                self._socket.settimeout(left_s)
             number = self._socket.recv_into(view[place:])
             if number == 0:
                 raise EOFError("the connection was closed")
             place += number
+
+
+_SELECTOR: type[selectors.BaseSelector] = getattr(
+    selectors, "PollSelector", selectors.SelectSelector
+)
+"""`select` takes no descriptor from 1,024 on, except on Windows, which has no `poll`. `epoll` needs
+a descriptor of its own, and there may be none left."""
+
+
+def readable(sockets: Collection[socket.socket], timeout_s: float | None) -> list[socket.socket]:
+    """The sockets of which something can be read, or that have ended, within some time.
+
+    Raises:
+        OSError: This process has closed one of them, or the system cannot tell.
+    """
+    with _SELECTOR() as selector:
+        of_number = {}
+        for one in sockets:
+            number = one.fileno()
+            if number < 0:
+                raise OSError(errno.EBADF, "this process has closed the connection")
+            of_number[number] = one
+            selector.register(number, selectors.EVENT_READ)
+        # another thread may close one meanwhile, which has no number then
+        return [of_number[key.fd] for key, _ in selector.select(timeout_s)]
 
 
 def _proof(token: bytes, side: bytes, *parts: bytes) -> bytes:
@@ -132,12 +170,18 @@ def connect(address: tuple[str, int], token: bytes, hello: Hello, timeout_s: flo
     """
     connection = socket.create_connection(address, timeout=max(timeout_s, 0.1))
     try:
-        connection.settimeout(GREETING_S)
+        end_s = time.monotonic() + GREETING_S
         wire, own = Wire(connection), secrets.token_bytes(_NUMBER)
         text = _HELLO.pack(*hello)
-        other = bytes(wire._exactly(_NUMBER))
+        other = bytes(wire._exactly(_NUMBER, end_s))
         connection.sendall(own + text + _proof(token, b"joins", other, own, text))
-        answer = bytes(wire._exactly(_NUMBER))
+        answer = bytes(wire._exactly(_NUMBER, end_s))
+    except TimeoutError as error:
+        connection.close()
+        raise GroupError(
+            f"the process at {address[0]}:{address[1]} accepted the connection and has not "
+            f"answered within {GREETING_S:g} s: it is another program, or has too many open files"
+        ) from error
     except (EOFError, OSError) as error:
         connection.close()
         raise GroupError(_refused(address)) from error
@@ -163,11 +207,13 @@ def greet(connection: socket.socket, token: bytes) -> tuple[Wire, Hello] | None:
         token: Of the group.
     """
     try:
+        end_s = time.monotonic() + GREETING_S
         connection.settimeout(GREETING_S)
         wire, own = Wire(connection), secrets.token_bytes(_NUMBER)
         connection.sendall(own)
-        other, text = bytes(wire._exactly(_NUMBER)), bytes(wire._exactly(_HELLO.size))
-        proof = bytes(wire._exactly(_NUMBER))
+        other = bytes(wire._exactly(_NUMBER, end_s))
+        text = bytes(wire._exactly(_HELLO.size, end_s))
+        proof = bytes(wire._exactly(_NUMBER, end_s))
         if hmac.compare_digest(proof, _proof(token, b"joins", own, other, text)):
             connection.sendall(_proof(token, b"listens", other, own, text))
             connection.settimeout(None)

@@ -27,6 +27,9 @@ GRAPH_LOOP_CUDA = 12_040
 GRAPH_LIBRARY = "cuda.core.graph"
 """Makes them; its names are those of cuda-core 1.0."""
 
+CUDSS_BINDINGS = "nvmath.bindings.cudss"
+
+_MAJOR_VERSION = 0  # of `libraryPropertyType`
 _SUCCESS = 0
 _CAPABILITY_ATTRIBUTES = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _NAME_BYTES = 256
@@ -158,8 +161,33 @@ def graph_loop_problem() -> str | None:
     try:
         importlib.import_module(GRAPH_LIBRARY).GraphBuilder.create_condition  # noqa: B018
     except Exception as error:  # a broken installation raises anything
-        return f"there is no cuda-core >= 1.0: {first_line(error)}; {install_advice(driver)}"
+        return f"there is no cuda-core >= 1.0: {first_line(error)}; {_advice_for_cupy(nvrtc)}"
     return None
+
+
+def sparse_problem() -> str | None:
+    """Why cuDSS, which factorises sparse matrices, cannot be used; None: it can.
+
+    Ask only where the CUDA backend can be used.
+    """
+    nvrtc = probe_cupy().nvrtc_version
+    assert nvrtc is not None
+    try:
+        bindings = importlib.import_module(CUDSS_BINDINGS)
+    except Exception as error:  # a broken installation raises anything
+        return f"nvmath-python cannot be imported: {first_line(error)}; {_advice_for_cupy(nvrtc)}"
+    try:
+        bindings.get_property(_MAJOR_VERSION)
+    except Exception as error:
+        # behind the name of the library are the contents of all folders that were searched
+        reason = ": ".join(first_line(error).split(": ")[:2])
+        return f"cuDSS cannot be loaded: {reason}; {_advice_for_cupy(nvrtc)}"
+    return None
+
+
+def _advice_for_cupy(nvrtc: str) -> str:
+    """How to install the rest of what CUDA needs: it must go with CuPy, not with the driver."""
+    return f"for this CuPy: pip install 'caspar[cuda{nvrtc.partition('.')[0]}]'"
 
 
 def install_advice(driver: CudaDriver) -> str:

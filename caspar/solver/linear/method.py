@@ -29,15 +29,17 @@ class LinearSolver(Protocol):
 
     Attributes:
         name: As users choose it.
-        remarks: Why another one than it seems was not chosen.
         num_bytes: Bytes on the device beside the plan's.
         is_direct: Whether it forms a matrix, from Jacobians in float64 where none are stored.
     """
 
     name: str
-    remarks: tuple[str, ...]
     num_bytes: int
     is_direct: bool
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why another one than it seems was not chosen."""
 
     def begin(self) -> None:
         """Enqueue what depends on the linearisation and the damping alone, where that is quick.

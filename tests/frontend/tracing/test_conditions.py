@@ -278,9 +278,9 @@ POOL = ThreadPoolExecutor(1)
 
 def starts(x: Any, m: Any, p: Any) -> Any:
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(1 if m[0] == 1 else 2))
+    thread = threading.Thread(target=lambda: found.append(1 if m[0] == 1 else 2), daemon=True)
     thread.start()
-    thread.join()
+    thread.join(30.0)
     return found[0]
 
 
@@ -295,15 +295,15 @@ def swallows(x: Any, m: Any, p: Any) -> Any:
     [
         starts,
         swallows,
-        lambda x, m, p: POOL.submit(lambda: 1 if m[0] == 1 else 2).result(),
+        lambda x, m, p: POOL.submit(lambda: 1 if m[0] == 1 else 2).result(30.0),
         lambda x, m, p: next(iter(POOL.map(lambda value: 1 if value == 1 else 2, m))),
     ],
 )
 def test_threads_of_the_function_are_refused(function: Callable[..., Any]) -> None:
-    assert POOL.submit(int, 1).result() == 1  # its thread runs already
+    assert POOL.submit(int, 1).result(30.0) == 1  # its thread runs already
     with pytest.raises(FactorError, match="thread would decide"):
         traced(function)
-    assert POOL.submit(int, 1).result() == 1
+    assert POOL.submit(int, 1).result(30.0) == 1
 
 
 class TestWhoIsAsked:
@@ -338,13 +338,13 @@ class TestWhoIsAsked:
             except BaseException as error:
                 refused.append(error)
 
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=other, daemon=True)
         thread.start()
         assert started.wait(30)
         assert m != 1
         assert bool(m)
         done.set()
-        thread.join()
+        thread.join(30.0)
         assert not refused
         assert watch.refused is not None
 

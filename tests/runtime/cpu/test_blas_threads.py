@@ -1,11 +1,18 @@
 """BLAS has its threads again, whatever ends a factorisation that ran on one of them."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from caspar.runtime.cpu import direct as direct_cpu
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cpu.direct import LapackCholesky
+
+ROOT = Path(__file__).parents[3]
 
 
 def blas_threads() -> list[int]:
@@ -48,3 +55,27 @@ def factorise() -> None:
 def leave_scope() -> None:
     with CpuBackend().scope():
         pass
+
+
+FORK = """
+import os, signal
+from caspar.runtime.cpu import direct
+from tests.runtime.cpu.test_blas_threads import blas_threads, leave_scope
+usual = blas_threads()
+with direct._ALONE:  # as while another thread factorises
+    for library in direct._threads().lib_controllers:
+        direct._USUAL[library] = library.num_threads
+        library.set_num_threads(1)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        leave_scope()
+        direct.on_one_thread(lambda: None)
+        os._exit(0 if blas_threads() == usual else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
+def test_a_fork_while_another_thread_factorises() -> None:
+    subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, check=True, timeout=120)

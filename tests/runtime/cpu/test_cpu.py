@@ -206,7 +206,7 @@ class TestCache:
 
 
 FORK = """
-import os, threading
+import os, signal, threading
 from caspar.errors import BackendError
 from caspar.runtime.cpu import compile as cpu_compile
 from tests.runtime.cpu.test_cpu import double, sources_of
@@ -214,6 +214,7 @@ from tests.runtime.cpu.test_cpu import double, sources_of
 with cpu_compile._COMPILING:  # as while another thread compiles
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         try:
             cpu_compile.function_address(source)
         except BackendError as error:
@@ -222,6 +223,7 @@ with cpu_compile._COMPILING:  # as while another thread compiles
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 child = os.fork()
 if child == 0:
+    signal.alarm(60)
     cpu_compile.function_address(source)
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -51,7 +51,7 @@ def test_several_callers(team: None) -> None:
     with ThreadPoolExecutor(8) as pool:
         counts = [pool.submit(count_up, 5000 + number, 5, 200) for number in range(24)]
     for count in counts:
-        assert_array_equal(count.result(), 1000.0)
+        assert_array_equal(count.result(60.0), 1000.0)
 
 
 def test_the_flag_ends_it(team: None) -> None:
@@ -67,10 +67,12 @@ def test_the_flag_ends_it(team: None) -> None:
 FORK = """
 import multiprocessing
 import os
+import signal
 import numpy as np
 from tests.runtime.cpu.test_driver import count_up
 
 def work(queue):
+    signal.alarm(60)
     queue.put(float(count_up(100_000, 3, 3).sum()))
 
 assert count_up(100_000, 3, 3).sum() == 900_000
@@ -81,7 +83,7 @@ for worker in workers:
     worker.start()
 found = [queue.get() for _ in workers]
 for worker in workers:
-    worker.join()
+    worker.join(60)
     assert worker.exitcode == 0, worker.exitcode
 assert found == [900_000.0] * 3
 assert count_up(100_000, 3, 3).sum() == 900_000
@@ -122,5 +124,6 @@ def test_number_of_threads(environment: dict[str, str], expected: int) -> None:
         check=True,
         capture_output=True,
         text=True,
+        timeout=500,
     )
     assert int(done.stdout) == expected

@@ -40,7 +40,7 @@ def test_nobody_waits_but_who_asks() -> None:
     go, done = Event(), Event()
 
     def work() -> None:
-        go.wait()
+        go.wait(60.0)
         done.set()
 
     aside(work)

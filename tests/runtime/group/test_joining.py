@@ -2,10 +2,13 @@
 
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,14 @@ import pytest
 import caspar
 from caspar.distributed import Ranks, init
 from caspar.errors import GroupError, OptionError
+from caspar.runtime.group import wire as wire_module
 from caspar.runtime.group.hub import Hub
 from caspar.runtime.group.launcher import address_of, launch_of
-from caspar.runtime.group.rendezvous import announce, meeting_file, read_announcement
-from caspar.runtime.group.wire import Wire, connect
+from caspar.runtime.group.rendezvous import announce, meeting_file, read_announcement, until
+from caspar.runtime.group.watch import News, Watch
+from caspar.runtime.group.wire import Wire, connect, greet
 
+ROOT = Path(__file__).parents[3]
 TOKEN = b"of this test"
 
 TORCHRUN = {
@@ -129,6 +135,7 @@ def test_another_token_is_turned_away(hub: Hub) -> None:
 def test_who_listens_must_know_the_token_too() -> None:
     """One that has taken the port answers whatever it likes; nothing of it is unpickled."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(10.0)
 
     def answer() -> None:
         connection, _ = listener.accept()
@@ -159,6 +166,134 @@ def test_a_rank_is_let_in_once(hub: Hub) -> None:
         second.receive()
     first.close()
     second.close()
+
+
+def test_a_greeting_ends_in_time_however_slowly_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_module, "GREETING_S", 0.5)
+    left, right = socket.socketpair()
+    done = threading.Event()
+
+    def drip() -> None:
+        while not done.wait(0.05):
+            left.sendall(b"x")
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    start_s = time.monotonic()
+    assert greet(right, TOKEN) is None
+    assert time.monotonic() - start_s < 3.0
+    done.set()
+    thread.join(5.0)
+    left.close()
+
+
+def test_who_accepts_and_says_nothing_has_no_other_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_module, "GREETING_S", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(GroupError, match="has not answered within"),
+    ):
+        connect(listener.getsockname(), TOKEN, (1, 1, 0, 2), 5.0)
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+from caspar.runtime.group import hub, wire
+wire.GREETING_S = 1.0
+hub = hub.Hub("127.0.0.1", 0, b"of this test", 2)
+print(hub.address[1], flush=True)
+resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+sys.stdin.readline()
+found = hub.take(1, 1, 0, 30.0, lambda: None)
+print(found.receive(), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of descriptors")
+def test_a_rank_joins_after_more_connections_than_there_are_descriptors() -> None:
+    command = [sys.executable, "-c", FEW_DESCRIPTORS]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        end = threading.Timer(60.0, process.kill)
+        end.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = "127.0.0.1", int(process.stdout.readline())
+        silent = [socket.create_connection(address, 5.0) for _ in range(60)]
+        print(file=process.stdin, flush=True)
+        wire = until(lambda: connect(address, TOKEN, (1, 1, 0, 2), 5.0), 30.0, "not let in")
+        wire.send("joined")
+        assert process.stdout.readline() == "joined\n"
+        for one in silent:
+            one.close()
+        wire.close()
+        end.cancel()
+    assert process.returncode == 0
+
+
+def assert_they_hear_each_other(*wires: Wire) -> None:
+    """Two watches, one at each end."""
+    told: Queue[News] = Queue()
+    watches = [
+        Watch({rank: wire}, 60.0, lambda news, *_: told.put(news))
+        for rank, wire in enumerate(wires)
+    ]
+    for one in watches:
+        one.tell(News.INTERRUPT)
+        assert told.get(timeout=20.0) is News.INTERRUPT
+    for one in watches:
+        one.close()
+
+
+def test_who_waits_is_woken_if_another_thread_closes_the_connection() -> None:
+    left, right = map(Wire, socket.socketpair())
+    end = threading.Timer(0.2, left.close)
+    end.start()
+    assert left.has_message(20.0)
+    with pytest.raises((OSError, EOFError)):
+        left.receive()
+    right.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sockets have no small numbers")
+def test_descriptors_beyond_those_of_select() -> None:
+    import fcntl
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1100
+    if hard != resource.RLIM_INFINITY and hard < wanted + 10:
+        pytest.skip("the system allows no such descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted + 10), hard))
+    try:
+        ends = []
+        for one in socket.socketpair():
+            ends.append(socket.socket(fileno=fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, wanted)))
+            one.close()
+        left, right = map(Wire, ends)
+        assert left.socket.fileno() >= wanted
+        assert not right.has_message(0.01)
+        left.send("here")
+        assert right.has_message(5.0)
+        assert right.receive() == "here"
+        assert_they_hear_each_other(left, right)
+        with pytest.raises(OSError, match="closed"):
+            left.has_message(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_watch_goes_on_after_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [OSError("no memory")] * 2
+
+    def refusing(*given: Any) -> Any:
+        if len(refusals) > 0:
+            raise refusals.pop()
+        return wire_module.readable(*given)
+
+    monkeypatch.setattr("caspar.runtime.group.watch.readable", refusing)
+    assert_they_hear_each_other(*map(Wire, socket.socketpair()))
+    assert refusals == []
 
 
 def test_sums_of_other_sizes_are_refused() -> None:
@@ -196,6 +331,12 @@ def test_files_of_others_are_not_taken(tmp_path: Path, text: str) -> None:
     assert read_announcement(path) is None
 
 
+def test_why_a_file_cannot_be_read_is_said(tmp_path: Path) -> None:
+    assert read_announcement(tmp_path / "none") is None
+    with pytest.raises(GroupError, match=r"not found within 0 s.*directory|not found .*denied"):
+        until(lambda: read_announcement(tmp_path), 0.0, "not found")
+
+
 # -- in threads ------------------------------------------------------------------------------------
 
 
@@ -229,7 +370,7 @@ def _in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:
     def run(rank: int) -> None:
         found[rank] = work(rank)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -238,7 +379,7 @@ def _in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def test_a_communicator_tells_all() -> None:
-    barrier = threading.Barrier(3)
+    barrier = threading.Barrier(3, timeout=20.0)
     told: dict[str, Any] = {}
 
     def work(rank: int) -> Any:

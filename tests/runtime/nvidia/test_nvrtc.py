@@ -141,6 +141,7 @@ def _error_of(call: str, first_path: Path) -> str:
         capture_output=True,
         text=True,
         check=True,
+        timeout=500,
     )
     assert "pip install 'caspar[inspect]'" in done.stdout
     return done.stdout

@@ -21,6 +21,7 @@ from caspar.runtime.nvidia.probe import (
     find_driver,
     graph_loop_problem,
     probe_cupy,
+    sparse_problem,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -286,7 +287,55 @@ def test_library_of_graph_loops(
     found = graph_loop_problem()
     assert found is not None
     assert found.startswith("there is no cuda-core >= 1.0: ")
-    assert found.endswith("; for this driver: pip install 'caspar[cuda13]'")
+    assert found.endswith("; for this CuPy: pip install 'caspar[cuda13]'")
+
+
+# -- sparse factorisation ------------------------------------------------------------------------
+
+
+def cudss(error: Exception | None) -> SimpleNamespace:
+    """Bindings that find the library, or do not."""
+
+    def get_property(_: int) -> int:
+        if error is not None:
+            raise error
+        return 0
+
+    return SimpleNamespace(get_property=get_property)
+
+
+def test_sparse_matrices_can_be_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeLibrary(), fake_cupy())
+    monkeypatch.setitem(sys.modules, probe.CUDSS_BINDINGS, cudss(None))
+    assert sparse_problem() is None
+
+
+FOLDERS = "\n".join(f'  listdir("/usr/lib/{number}"):' for number in range(130))
+
+
+@pytest.mark.parametrize(
+    ("bindings", "expected"),
+    [
+        (None, "nvmath-python cannot be imported: ModuleNotFoundError: "),
+        (
+            cudss(RuntimeError(f'Failure finding "libcudss.so.0": No such file: a, b\n{FOLDERS}')),
+            'cuDSS cannot be loaded: RuntimeError: Failure finding "libcudss.so.0"; ',
+        ),
+    ],
+    ids=["bindings", "library"],
+)
+def test_missing_cudss_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, bindings: SimpleNamespace | None, expected: str
+) -> None:
+    """For the CuPy that is there, as a second one for the driver would break it."""
+    install(monkeypatch, FakeLibrary(13000), fake_cupy(nvrtc=(12, 9)))
+    monkeypatch.setitem(sys.modules, probe.CUDSS_BINDINGS, bindings)
+    found = sparse_problem()
+    assert found is not None
+    assert found.startswith(expected)
+    assert found.endswith("; for this CuPy: pip install 'caspar[cuda12]'")
+    assert len(found.splitlines()) == 1
+    assert len(found) < 250
 
 
 def test_without_a_driver_cupy_is_not_imported() -> None:
@@ -296,7 +345,12 @@ def test_without_a_driver_cupy_is_not_imported() -> None:
         "ctypes.CDLL = load; probe.cuda_problem(); print('cupy' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.stdout.strip() == "False"
 

@@ -351,9 +351,9 @@ def test_a_second_interrupt_much_later_is_a_first_one(monkeypatch: pytest.Monkey
 def test_threads_have_interrupts_of_their_own() -> None:
     assert run_interrupted() is SolveStatus.INTERRUPTED
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(run_interrupted).result() is SolveStatus.INTERRUPTED
+        assert pool.submit(run_interrupted).result(60.0) is SolveStatus.INTERRUPTED
         with pytest.raises(KeyboardInterrupt):
-            pool.submit(run_interrupted).result()
+            pool.submit(run_interrupted).result(60.0)
 
 
 @pytest.mark.parametrize("error", [SystemExit, MemoryError, GeneratorExit])

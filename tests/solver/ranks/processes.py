@@ -7,6 +7,7 @@ import contextlib
 import io
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 import uuid
@@ -19,6 +20,9 @@ from typing import Any
 import caspar
 
 PRELOADED = "tests.solver.ranks.preloaded"
+
+LIMIT_S = 500
+"""Seconds after which the system ends a process, also if whoever has started it is gone."""
 
 Work = Callable[..., Any]
 """Called with the ranks, and arguments that can be pickled."""
@@ -53,6 +57,8 @@ def _main(
     work: Work,
     *given: Any,
 ) -> None:
+    if hasattr(signal, "alarm"):  # Windows has none
+        signal.alarm(LIMIT_S)
     for name in [name for name in os.environ if name.startswith(("CASPAR_R", "CASPAR_TOKEN"))]:
         del os.environ[name]
     os.environ.update(variables)

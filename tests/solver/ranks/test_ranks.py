@@ -134,8 +134,12 @@ def test_the_example(tmp_path: Path) -> None:
                 text=True,
             )
         )
-    for rank, process in enumerate(started):
-        told, _ = process.communicate(timeout=300.0)
+    try:
+        printed = [process.communicate(timeout=300.0)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for rank, (process, told) in enumerate(zip(started, printed, strict=True)):
         assert process.returncode == 0
         assert f"rank {rank} of 2: cost" in told
         assert "2 x " in told

@@ -1,7 +1,7 @@
 """Sparse direct solver on CUDA: cuDSS through nvmath-python's bindings.
 
-Both are optional: this module is imported when a sparse solver is asked for. Making one waits for
-the device and analyses the pattern on the host; `solve` only enqueues.
+Both may be missing: `probe.sparse_problem` says so. Making one waits for the device and analyses
+the pattern on the host; `solve` only enqueues.
 """
 
 import weakref
@@ -10,12 +10,16 @@ from functools import partial
 
 import cupy
 import numpy as np
-from nvmath.bindings import cudss
 
 from caspar.errors import BackendError
 from caspar.memory.array import Array
 from caspar.runtime.cuda.direct.dense import check_solution
-from caspar.runtime.factorization import CUDSS_PACKAGES
+from caspar.runtime.nvidia.probe import first_line, sparse_problem
+
+try:
+    from nvmath.bindings import cudss
+except Exception:  # a broken installation raises anything; `sparse_problem` says what
+    cudss = None
 
 
 class CudssFactorization:
@@ -33,7 +37,7 @@ class CudssFactorization:
         outcome: (2,) float64 that `solve` writes; None: its own.
 
     Raises:
-        BackendError: cuDSS is not installed, or refuses the pattern.
+        BackendError: cuDSS is not installed, and how to install it; or it refuses the pattern.
     """
 
     remarks: tuple[str, ...] = ()
@@ -41,6 +45,9 @@ class CudssFactorization:
     def __init__(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> None:
+        problem = sparse_problem()
+        if problem is not None:
+            raise BackendError(f"sparse factorisation on CUDA needs cuDSS: {problem}")
         self._indptr = cupy.ascontiguousarray(indptr, dtype=np.int32)
         self._indices = cupy.ascontiguousarray(indices, dtype=np.int32)
         self.values = cupy.zeros(indices.shape[0])
@@ -60,9 +67,7 @@ class CudssFactorization:
             self._execute(cudss.Phase.SOLVE)
             cupy.cuda.get_current_stream().synchronize()
         except Exception as error:
-            raise BackendError(
-                f"linear solver 'sparse' on CUDA: cuDSS says: {error}. It needs {CUDSS_PACKAGES}"
-            ) from error
+            raise BackendError(f"cuDSS refuses the matrix: {first_line(error)}") from error
 
     @property
     def num_bytes(self) -> int:

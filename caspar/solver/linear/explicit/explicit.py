@@ -94,7 +94,7 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
             is_open and traits.dense_replaces_sparse and size <= plan.limits.max_dense_for_sparse
         ):
             raise
-        remark = f"A dense matrix was factorised, although a sparse one is faster: {error}."
+        remark = f"A dense matrix was factorised, which takes longer: {error}."
     return DenseSolver(plan, system.binder, structure, (remark,))
 
 

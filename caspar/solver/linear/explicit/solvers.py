@@ -105,7 +105,6 @@ class SparseSolver:
         self._factorization = backend.sparse_factorization(
             starts, entries.columns, system.size, system.outcome
         )
-        self.remarks = self._factorization.remarks
         values = self._factorization.values
         self.num_bytes = system.num_bytes + entries.num_bytes
         self.num_bytes += self._factorization.num_bytes
@@ -114,6 +113,11 @@ class SparseSolver:
             [*system.form(), system.write_entries("entries_sparse", entries, target)]
         )
         self._finish = backend.sequence(system.finish())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Those of the library, which a fork may change."""
+        return self._factorization.remarks
 
     def begin(self) -> None:
         """Nothing: the factorisation takes most of the time."""
