@@ -29,8 +29,9 @@ def with_gauge(problem: Problem, gauge: Gauge) -> Problem:
     if gauge is Gauge.UNSPECIFIED:
         return problem
     if not _has_free_frames(problem):
-        held = problem.constant_points[problem.observations.used_points].all(axis=1)
-        if gauge is Gauge.TWO_CAMS_FROM_WORLD or np.count_nonzero(held) >= 3:
+        rows = problem.observations.used_points
+        num_held = np.count_nonzero(np.all(problem.constant_points[rows], axis=1))
+        if gauge is Gauge.TWO_CAMS_FROM_WORLD or num_held >= 3:
             return problem
         warning = "constant poses hold the gauge; COLMAP makes three points constant as well"
         return replace(problem, warnings=(*problem.warnings, warning))
@@ -96,7 +97,7 @@ def _with_three_points(problem: Problem) -> Problem:
     """
     points = _best_points_first(problem)
     xyz = problem.model.points.xyz[points]
-    is_held = problem.constant_points[points].all(axis=1)
+    is_held: Mask = np.all(problem.constant_points[points], axis=1)
     least = _LEAST_BASELINE * _size(problem)
     first = int(np.argmax(is_held))
     arms = xyz - xyz[first]

@@ -80,7 +80,7 @@ class Problem:
         """
         seen = self.observations
         is_refined = self.has_free_pose(seen.images) | ~self.constant_cameras[seen.cameras]
-        is_refined |= ~self.constant_points.all(axis=1)[seen.points]
+        is_refined |= ~np.all(self.constant_points, axis=1)[seen.points]
         return 2 * int(np.count_nonzero(is_refined))
 
     def has_free_pose(self, images: Integers) -> Mask:
@@ -91,7 +91,7 @@ class Problem:
         """
         sensors = self.structure.sensors[images]
         has_sensor = sensors != REFERENCE
-        is_free: Mask = ~self.constant_frames.all(axis=1)[self.structure.frames[images]]
+        is_free: Mask = ~np.all(self.constant_frames, axis=1)[self.structure.frames[images]]
         is_free[has_sensor] |= ~self.constant_sensors[sensors[has_sensor]]
         return is_free
 

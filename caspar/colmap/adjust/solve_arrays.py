@@ -220,8 +220,8 @@ def solve_arrays(
 
 def _whole(constant: Mask) -> Mask:
     """Return a mask of nodes instead of one of their components, if no node is held in part."""
-    is_held: Mask = constant.all(axis=1)
-    return is_held if (is_held == constant.any(axis=1)).all() else constant
+    is_held: Mask = np.all(constant, axis=1)
+    return is_held if (is_held == np.any(constant, axis=1)).all() else constant
 
 
 def _start_values(problem: Problem) -> Values:
