@@ -21,6 +21,7 @@ from caspar.memory.tiling.node_tiles import (
 )
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.progress import phase
+from caspar.runtime.array_tools import ArrayTools
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import FactorArrays, Problem
 
@@ -81,10 +82,11 @@ class FactorOrder:
         """
         if self.node_tiles is None:
             return backend.tile_index(index, num_objects, tile_size)
-        xp = backend.xp
-        is_hole = xp.arange(tile_size, dtype=np.int32) >= self.node_tiles.tile_items[:, None]
-        named = xp.where(is_hole.reshape(-1), np.int32(num_objects), index)
-        return backend.tile_index(named, num_objects + 1, tile_size)
+        tools = ArrayTools(backend, int(index.shape[0]))
+        xp, num_items = tools.xp, tools.bring(self.node_tiles.tile_items)
+        is_hole = xp.arange(tile_size, dtype=np.int32) >= num_items[:, None]
+        named = xp.where(is_hole.reshape(-1), np.int32(num_objects), tools.bring(index))
+        return backend.tile_index(tools.send(named), num_objects + 1, tile_size)
 
     @property
     def num_bytes(self) -> int:
