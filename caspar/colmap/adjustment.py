@@ -81,7 +81,7 @@ def _summary(prepared: Prepared, result: SolveResult) -> Summary:
     return Summary(
         initial_cost=result.initial_cost,
         final_cost=result.final_cost,
-        num_residuals=2 * len(seen.points) + parts.num_prior_residuals,
+        num_residuals=problem.num_residuals + parts.num_prior_residuals,
         termination_type=termination_type(result.status),
         num_images=len(seen.used_images),
         num_points=len(seen.used_points),

@@ -32,10 +32,12 @@ from caspar.factors.registration import (
     point_to_plane,
     point_to_point,
 )
+from caspar.factors.rotations import Chart
 from caspar.factors.vision import inverse_depth_reprojection, reprojection, stereo
 from caspar.factors.whitening import Noise, rotation_first, sqrt_information
 
 __all__ = [
+    "Chart",
     "ImuBias",
     "ImuMotion",
     "ImuNoise",

@@ -20,7 +20,7 @@ from caspar.factors.making import (
     node,
     tangent_dim,
 )
-from caspar.factors.rotations import step_between, transform_error
+from caspar.factors.rotations import ChartChoice, chart_of, step_between, transform_error
 from caspar.factors.whitening import NoiseChoice
 from caspar.frontend.factors.factor import Factor
 
@@ -31,6 +31,7 @@ GROUPS: tuple[Any, ...] = (sf.Pose2, sf.Pose3, sf.Rot2, sf.Rot3)
 def prior(
     value: NodeChoice = sf.Pose3,
     *,
+    chart: ChartChoice = "product",
     noise: NoiseChoice = "sigma",
     name: str = "prior",
     markers: Markers | None = None,
@@ -40,25 +41,27 @@ def prior(
     The rows are in the order and in the axes of the node's steps (`docs/guide/factors.md`), those
     of `caspar.Solver.covariance`: `sqrt_information(covariance)` of an earlier solve makes it the
     prior of the next one. A pose: rotation vector in the axes of the body (rad), then the
-    translation in the axes in which it is stored.
+    translation in the axes in which it is stored. With `chart="logarithm"` a pose has the logarithm
+    of expected^-1 value, in the axes of the expected body: GTSAM's error of a `PriorFactorPose3`.
 
     Arguments of the factor: `value`, the node; `expected`, (m, storage_dim) of its type.
 
     Args:
         value: Node type, or a part of one: pose, rotation, direction, vector or a dataclass.
+        chart: How the difference of two poses becomes a vector, see `Chart`.
         noise: `sigma`, `sqrt_information` or `unit`, see `Noise`.
         name: The factor's name.
         markers: Markers of arguments by name, instead of the usual ones.
 
     Raises:
         FactorError: Wrong markers.
-        OptionError: Unknown noise.
+        OptionError: Unknown noise or chart.
     """
-    kind = kind_of(value)
+    kind, used = kind_of(value), chart_of(chart)
 
     def error(value: Any, expected: Any) -> list[Any]:
         """The step from the expected to the estimated value."""
-        return step_between(expected, value)
+        return step_between(expected, value, used)
 
     arguments = (node("value", value), each("expected", kind))
     return make_factor(error, tangent_dim(kind), arguments, Choices(name, noise, markers))
@@ -68,6 +71,7 @@ def prior(
 def between(
     pose: NodeChoice = sf.Pose3,
     *,
+    chart: ChartChoice = "product",
     noise: NoiseChoice = "sigma",
     name: str = "between",
     markers: Markers | None = None,
@@ -76,8 +80,10 @@ def between(
 
     With poses `world_from_a` and `world_from_b` and D = a_from_b^-1 world_from_a^-1 world_from_b,
     the rows are the rotation vector of D (rad), then its translation in the axes of the measured
-    b: g2o's error in another order, with the whole angle instead of half of it. Rotations have the
-    first part only, vectors b - a minus the measured difference.
+    b: g2o's error in another order, with the whole angle instead of half of it. With
+    `chart="logarithm"` they are the logarithm of D: GTSAM's error of a `BetweenFactorPose3`, and of
+    a `BetweenFactorPose2` with the angle first. Rotations have the rotation vector only, vectors
+    b - a minus the measured difference.
 
     g2o's matrices (`caspar.io.read_g2o`) become those of this factor by
     `rotation_first(graph.sqrt_information)`.
@@ -86,15 +92,16 @@ def between(
 
     Args:
         pose: Node type, or a part of one: `sf.Pose2`, `sf.Pose3`, `sf.Rot2`, `sf.Rot3`, a vector.
+        chart: How the difference of two poses becomes a vector, see `Chart`.
         noise: `sigma`, `sqrt_information` or `unit`, see `Noise`.
         name: The factor's name.
         markers: Markers of arguments by name, instead of the usual ones.
 
     Raises:
         FactorError: A type that has no difference, or wrong markers.
-        OptionError: Unknown noise.
+        OptionError: Unknown noise or chart.
     """
-    kind = kind_of(pose)
+    kind, used = kind_of(pose), chart_of(chart)
     is_vector = isinstance(kind, type) and issubclass(kind, sf.Matrix)
     if not is_vector:
         check_kind("between", "pose", pose, (*GROUPS, sf.V3))
@@ -103,7 +110,7 @@ def between(
         """The measured against the estimated motion from a to b."""
         if is_vector:
             return list((b - a - a_from_b).to_flat_list())
-        return transform_error(a_from_b, a.inverse() * b)
+        return transform_error(a_from_b, a.inverse() * b, used)
 
     arguments = (node("a", pose), node("b", pose), each("a_from_b", kind))
     return make_factor(error, tangent_dim(kind), arguments, Choices(name, noise, markers))

@@ -6,9 +6,43 @@ zero the relative error is epsilon / 3, below rounding.
 """
 
 from dataclasses import fields, is_dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, Literal, TypeAlias
 
 import symforce.symbolic as sf
+
+from caspar.errors import OptionError
+
+# Squared sine of half an angle below which a power series replaces a quotient: derivatives of the
+# quotient lose digits there. The first term that is left out is below the rounding of float64.
+_SERIES_BELOW = 1.0 / 32.0
+_SERIES_TERMS = 10
+
+
+class Chart(Enum):
+    """How the difference of two poses becomes a vector."""
+
+    PRODUCT = "product"
+    """Rotation vector and translation, each by itself."""
+    LOGARITHM = "logarithm"
+    """The logarithm of SE(2) or SE(3), as in GTSAM: the constant angular and linear velocity that
+    makes the motion in one unit of time. Rotations and vectors are the same in both charts."""
+
+
+ChartChoice: TypeAlias = Chart | Literal["product", "logarithm"]
+
+
+def chart_of(choice: ChartChoice) -> Chart:
+    """Return the chart of this name.
+
+    Raises:
+        OptionError: There is none.
+    """
+    try:
+        return Chart(choice)
+    except ValueError:
+        allowed = ", ".join(repr(chart.value) for chart in Chart)
+        raise OptionError(f"chart={choice!r}: it must be one of {allowed}") from None
 
 
 def rotation_vector(rotation: Any) -> list[Any]:
@@ -28,23 +62,73 @@ def rotation_vector(rotation: Any) -> list[Any]:
     return [scale * x, scale * y, scale * z]
 
 
-def transform_error(expected: Any, found: Any) -> list[Any]:
+def pose_logarithm(pose: Any) -> list[Any]:
+    """Return the logarithm of SE(2) or SE(3): the rotation vector, then the linear velocity.
+
+    With angle a, axis n and h = a/2 cot(a/2), the inverse of the left Jacobian takes the
+    translation t to h t - a/2 n x t + (1 - h) n (n . t) (Sola, Deray, Atchuthan, *A micro Lie
+    theory*, 2018, equations 146 and 158).
+
+    Args:
+        pose: An `sf.Pose2` or `sf.Pose3`.
+    """
+    turn, t = rotation_vector(pose.R), pose.t
+    if isinstance(pose, sf.Pose2):
+        (angle,), cosine, sine = turn, pose.R.z.real, pose.R.z.imag
+        square = (1 - cosine) / 2
+        # angle and sine vanish together: epsilon^2 only prevents 0 / 0 in the branch not taken
+        far = angle * sine / (1 - cosine + sf.epsilon() ** 2) / 2
+        h = 1 - square * _rest_of_cotangent(square, far)
+        return [angle, h * t[0] + angle / 2 * t[1], h * t[1] - angle / 2 * t[0]]
+    v = sf.V3(pose.R.to_storage()[:3])
+    square, w = v.squared_norm(), sf.Abs(pose.R.to_storage()[3])
+    half_sine = sf.sqrt(square + sf.epsilon())
+    rest = _rest_of_cotangent(square, sf.atan2(half_sine, w, epsilon=0) * w / half_sine)
+    moved = (1 - square * rest) * t - sf.V3(turn).cross(t) / 2 + rest * v.dot(t) * v
+    return [*turn, *moved.to_flat_list()]
+
+
+def _rest_of_cotangent(square: Any, far: Any) -> Any:
+    """Return (1 - h) / x for h = a/2 cot(a/2) and x = sin(a/2)^2; 1/3 at an angle of zero.
+
+    The series is sum_k b_k x^k with b_0 = 1/3 and b_k = b_(k-1) 2k / (2k + 3), from that of
+    arcsin(z) / sqrt(1 - z^2).
+
+    Args:
+        square: x.
+        far: h, used if x is not small.
+    """
+    coefficients = [sf.S(1) / 3]
+    for k in range(1, _SERIES_TERMS):
+        coefficients.append(coefficients[-1] * 2 * k / (2 * k + 3))
+    series = sf.S(0)
+    for coefficient in reversed(coefficients):
+        series = series * square + coefficient
+    quotient = (1 - far) / (square + sf.epsilon() ** 2)
+    return sf.Piecewise((series, square < _SERIES_BELOW), (quotient, True))
+
+
+def transform_error(expected: Any, found: Any, chart: Chart = Chart.PRODUCT) -> list[Any]:
     """How a pose differs from another one, in the axes of the other one's body.
 
     Args:
         expected: An `sf.Pose2` or `sf.Pose3`, or a rotation.
         found: The same.
+        chart: What is taken of expected^-1 found.
 
     Returns:
-        The rotation vector of expected^-1 found, then its translation; of rotations the first only.
+        The rotation vector of expected^-1 found, then its translation or, with the logarithm, the
+        linear velocity; of rotations the first only.
     """
     difference = expected.inverse() * found
-    if isinstance(difference, sf.Pose2 | sf.Pose3):
-        return [*rotation_vector(difference.R), *difference.t]
-    return rotation_vector(difference)
+    if not isinstance(difference, sf.Pose2 | sf.Pose3):
+        return rotation_vector(difference)
+    if chart is Chart.LOGARITHM:
+        return pose_logarithm(difference)
+    return [*rotation_vector(difference.R), *difference.t]
 
 
-def step_between(start: Any, end: Any) -> list[Any]:
+def step_between(start: Any, end: Any, chart: Chart = Chart.PRODUCT) -> list[Any]:
     """The step that takes one value to another, in the order and axes of a solver's steps.
 
     Rotations: rotation vector of start^-1 end. Poses: that, then the difference of translations in
@@ -54,8 +138,11 @@ def step_between(start: Any, end: Any) -> list[Any]:
     Args:
         start: A value of any type with a tangent space made of these.
         end: Another one.
+        chart: With `LOGARITHM` poses give the logarithm of start^-1 end, in the axes of the start.
     """
     if isinstance(start, sf.Pose2 | sf.Pose3):
+        if chart is Chart.LOGARITHM:
+            return transform_error(start, end, chart)
         return [*rotation_vector(start.R.inverse() * end.R), *(end.t - start.t)]
     if isinstance(start, sf.Rot2 | sf.Rot3):
         return rotation_vector(start.inverse() * end)
@@ -67,7 +154,7 @@ def step_between(start: Any, end: Any) -> list[Any]:
         return [
             row
             for one in fields(start)
-            for row in step_between(getattr(start, one.name), getattr(end, one.name))
+            for row in step_between(getattr(start, one.name), getattr(end, one.name), chart)
         ]
     return [end - start]
 

@@ -161,6 +161,30 @@ class Memory(Protocol):
             order: (n,) int32 or int64, within 0 .. m - 1.
         """
 
+    def largest(self, arrays: Sequence[Array]) -> list[NDArray[np.float64]]:
+        """Return the largest magnitude of each column of arrays; waits for the device.
+
+        Args:
+            arrays: (n, width) each, on the device or the host.
+
+        Returns:
+            (width,) each; 0 if there are no rows, NaN if a column has a NaN.
+        """
+
+    def move(
+        self, target: Array, source: Array, added: Sequence[float], draw: int | None = None
+    ) -> None:
+        """Set `target` to `source`, moved column by column, perhaps by a rounding as well.
+
+        Args:
+            target: (n, width) float32 or float64, contiguous.
+            source: The same.
+            added: (width,) what is added to each column, of at most 4.
+            draw: 0 to 31: each number but zero also moves by a rounding, up or down, and by the
+                size of what is added in the same direction; a bit of a multiple of its place says
+                which. None: no rounding.
+        """
+
     def host_copies(self, arrays: Sequence[Array]) -> HostCopies:
         """Lets the host read contiguous arrays of the device while that works."""
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from caspar.io.rigid_motions import compose_se2, compose_se3
+
 Array = NDArray[np.float64]
 Inputs = dict[str, Array]
 
@@ -39,6 +41,26 @@ def poses2(random: np.random.Generator) -> Array:
     angles = random.uniform(-3.0, 3.0, NUM_INSTANCES)
     places = 2.0 * random.normal(size=(NUM_INSTANCES, 2))
     return np.column_stack([np.cos(angles), np.sin(angles), places])
+
+
+# Angles of differences. GTSAM 4.3 itself is 1e-12 off the logarithm of SE(2) at 1e-4 and 1e-6 at
+# 1e-10; that of SE(3) is 1e-7 off within 1e-3 of a half turn.
+ANGLES3, ANGLES2 = (1e-9, 0.2, 2.0, np.pi - 0.01), (1e-2, 0.7, -2.0, np.pi - 1e-6)
+
+
+def turned_further(start: Array, motion: Array | None, random: np.random.Generator) -> Array:
+    """(n, dim) poses that differ from start * motion by `ANGLES3` or `ANGLES2` and up to 2 m."""
+    if start.shape[1] == 4:
+        angles = np.array(ANGLES2)
+        places = 2.0 * random.normal(size=(NUM_INSTANCES, 2))
+        further = np.column_stack([np.cos(angles), np.sin(angles), places])
+        compose = compose_se2
+    else:
+        turns = directions(random) * np.array(ANGLES3)[:, None]
+        places = 2.0 * random.normal(size=(NUM_INSTANCES, 3))
+        further = np.concatenate([Rotation.from_rotvec(turns).as_quat(), places], axis=1)
+        compose = compose_se3
+    return compose(start if motion is None else compose(start, motion), further)
 
 
 def directions(random: np.random.Generator) -> Array:
@@ -91,7 +113,15 @@ def inputs() -> dict[str, Inputs]:
             **{"satellite": drawn(3, scale=2e7), "pseudorange": drawn(1, scale=1e6) + 2e7},
         },
         "imu": {"start": drawn(10), "end": drawn(10), "bias": drawn(6, scale=0.02)},
+        "between_pose3_logarithm": {"a": poses3(random), "a_from_b": poses3(random)},
+        "between_pose2_logarithm": {"a": poses2(random), "a_from_b": poses2(random)},
+        "prior_pose3_logarithm": {"expected": poses3(random)},
+        "prior_pose2_logarithm": {"expected": poses2(random)},
     }
+    for name in ("pose3", "pose2"):
+        between, prior = made[f"between_{name}_logarithm"], made[f"prior_{name}_logarithm"]
+        between["b"] = turned_further(between["a"], between["a_from_b"], random)
+        prior["value"] = turned_further(prior["expected"], None, random)
     for name in ("gravity",):
         # seen where they are, to within a turn of less than a right angle
         turned = Rotation.from_quat(made[name]["world_from_body"][:, :4]).inv().apply(UP)
@@ -196,6 +226,34 @@ def _prior_pose3(gtsam: Any, x: Inputs) -> Array:
     value, expected = _pose3(gtsam, x["value"]), _pose3(gtsam, x["expected"])
     turn = gtsam.Rot3.Logmap(expected.rotation().between(value.rotation()))
     return np.concatenate([turn, value.translation() - expected.translation()])
+
+
+def _logarithm(gtsam: Any, factor: Any, values: Sequence[Any]) -> Array:
+    """The error of a factor in GTSAM's own chart, the rotation first."""
+    error = _error(gtsam, factor, values)
+    return error if len(error) == 6 else error[[2, 0, 1]]
+
+
+def _between_pose3_logarithm(gtsam: Any, x: Inputs) -> Array:
+    a, b, measured = (_pose3(gtsam, x[name]) for name in ("a", "b", "a_from_b"))
+    factor = gtsam.BetweenFactorPose3(0, 1, measured, _noise(gtsam, 6))
+    return _logarithm(gtsam, factor, (a, b))
+
+
+def _between_pose2_logarithm(gtsam: Any, x: Inputs) -> Array:
+    a, b, measured = (_pose2(gtsam, x[name]) for name in ("a", "b", "a_from_b"))
+    factor = gtsam.BetweenFactorPose2(0, 1, measured, _noise(gtsam, 3))
+    return _logarithm(gtsam, factor, (a, b))
+
+
+def _prior_pose3_logarithm(gtsam: Any, x: Inputs) -> Array:
+    factor = gtsam.PriorFactorPose3(0, _pose3(gtsam, x["expected"]), _noise(gtsam, 6))
+    return _logarithm(gtsam, factor, (_pose3(gtsam, x["value"]),))
+
+
+def _prior_pose2_logarithm(gtsam: Any, x: Inputs) -> Array:
+    factor = gtsam.PriorFactorPose2(0, _pose2(gtsam, x["expected"]), _noise(gtsam, 3))
+    return _logarithm(gtsam, factor, (_pose2(gtsam, x["value"]),))
 
 
 def _range_3d(gtsam: Any, x: Inputs) -> Array:
@@ -325,6 +383,10 @@ CASES: dict[str, Callable[[Any, Inputs], Array]] = {
     "reprojection_opencv": _reprojection_opencv,
     "stereo": _stereo,
     "pseudorange": _pseudorange,
+    "between_pose3_logarithm": _between_pose3_logarithm,
+    "between_pose2_logarithm": _between_pose2_logarithm,
+    "prior_pose3_logarithm": _prior_pose3_logarithm,
+    "prior_pose2_logarithm": _prior_pose2_logarithm,
 }
 
 if __name__ == "__main__":

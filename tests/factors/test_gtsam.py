@@ -41,6 +41,10 @@ CASES = {
     "reprojection_opencv": factors.reprojection("OPENCV", CAMERA),
     "stereo": factors.stereo(CAMERA),
     "pseudorange": factors.pseudorange(),
+    "between_pose3_logarithm": factors.between(chart="logarithm"),
+    "between_pose2_logarithm": factors.between(sf.Pose2, chart="logarithm"),
+    "prior_pose3_logarithm": factors.prior(chart="logarithm"),
+    "prior_pose2_logarithm": factors.prior(sf.Pose2, chart=factors.Chart.LOGARITHM),
 }
 
 CONSTANTS = {
@@ -77,6 +81,8 @@ def test_residuals(name: str) -> None:
         found = in_space(found, values["direction"])
     elif name == "gravity":
         found = np.linalg.norm(found, axis=1)[:, None]
+    if name.endswith("logarithm"):
+        assert_allclose(found, stored, rtol=1e-12, atol=1e-12)
     tolerance = 1e-7 if name == "pseudorange" else 1e-9  # of 2e7 m
     assert_allclose(found, stored, rtol=1e-9, atol=tolerance)
 

@@ -3,7 +3,7 @@
 import inspect
 from pathlib import Path
 
-from caspar.factors import whitening
+from caspar.factors import rotations, whitening
 from caspar.frontend.factors.trace import trace
 from tests.factors.every_factor import FACTORS, factors
 from tests.pages import table
@@ -27,6 +27,11 @@ def test_factors_and_their_arguments() -> None:
 def test_noise() -> None:
     said = [name.strip('"') for name, *_ in table([PAGE], "noise")]
     assert said == [noise.value for noise in whitening.Noise]
+
+
+def test_charts() -> None:
+    said = [name.strip('"') for name, *_ in table([PAGE], "chart")]
+    assert said == [chart.value for chart in rotations.Chart]
 
 
 def test_makers_say_what_they_make() -> None:

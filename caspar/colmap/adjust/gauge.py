@@ -1,17 +1,18 @@
 """Hold the gauge: the seven directions in which a whole model may move without any residual.
 
-Input: a `Problem`. Output: the same with more constant values. Once for an adjustment. The rules
-are COLMAP's (estimators/bundle_adjustment.cc).
+Input: a `Problem`. Output: the same with more constant values. Once for an adjustment. The rule for
+two cameras is COLMAP's (estimators/bundle_adjustment_ceres.cc).
 """
 
 from dataclasses import replace
 
 import numpy as np
 
+from caspar.colmap.adjust.observations import mean_errors
 from caspar.colmap.adjust.options import Gauge
-from caspar.colmap.adjust.problem import TRANSLATION, Problem
+from caspar.colmap.adjust.problem import TRANSLATION, Mask, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
-from caspar.colmap.model import Floats
+from caspar.colmap.model import Floats, Integers
 from caspar.io.rotations import conjugate, multiply, rotate
 
 _LEAST_BASELINE = 1e-9
@@ -25,8 +26,15 @@ def with_gauge(problem: Problem, gauge: Gauge) -> Problem:
         problem: What is constant already may hold the gauge, or a part of it.
         gauge: How; two cameras that are not there are replaced by three points, with a warning.
     """
-    if gauge is Gauge.UNSPECIFIED or not _has_free_frames(problem):
+    if gauge is Gauge.UNSPECIFIED:
         return problem
+    if not _has_free_frames(problem):
+        rows = problem.observations.used_points
+        num_held = np.count_nonzero(np.all(problem.constant_points[rows], axis=1))
+        if gauge is Gauge.TWO_CAMS_FROM_WORLD or num_held >= 3:
+            return problem
+        warning = "constant poses hold the gauge; COLMAP makes three points constant as well"
+        return replace(problem, warnings=(*problem.warnings, warning))
     if gauge is Gauge.TWO_CAMS_FROM_WORLD:
         held = _with_two_cameras(problem)
         if held is not None:
@@ -69,10 +77,10 @@ def _with_two_cameras(problem: Problem) -> Problem | None:
 
 
 def _baseline(problem: Problem, frame: int, reference: int) -> Floats:
-    """Translation of the frame's pose relative to the reference frame."""
+    """Return the place of a frame in the axes of the reference frame."""
     pose, other = problem.frame_poses[frame], problem.frame_poses[reference]
-    rotation = multiply(pose[:4], conjugate(other[:4]))
-    baseline: Floats = pose[4:] - rotate(rotation, other[4:])
+    rotation = multiply(other[:4], conjugate(pose[:4]))
+    baseline: Floats = other[4:] - rotate(rotation, pose[4:])
     return baseline
 
 
@@ -82,18 +90,61 @@ def _size(problem: Problem) -> float:
 
 
 def _with_three_points(problem: Problem) -> Problem:
-    """Hold three points that are not in a plane with the origin, so that they are on no line."""
-    points = problem.observations.used_points
-    points = points[np.argsort(problem.model.points.ids[points])]
-    is_held = problem.constant_points[points]
+    """Hold a point, a second one, and a component of a third across the plane of the three.
+
+    These are the seven directions of the gauge and no more, so that the cost of the optimum is that
+    of a free gauge, however noisy the points are. Points that are constant are taken first.
+    """
+    points = _best_points_first(problem)
+    xyz = problem.model.points.xyz[points]
+    is_held: Mask = np.all(problem.constant_points[points], axis=1)
+    least = _LEAST_BASELINE * _size(problem)
+    first = int(np.argmax(is_held))
+    arms = xyz - xyz[first]
+    second = _far_point(np.linalg.norm(arms, axis=1), is_held, least)
+    third = None
+    if second is not None:
+        across = np.cross(arms[second] / np.linalg.norm(arms[second]), arms)
+        third = _far_point(np.linalg.norm(across, axis=1), is_held, least)
+    if second is None or third is None:
+        warning = "there are no three points on no line, so that nothing holds the gauge"
+        return replace(problem, warnings=(*problem.warnings, warning))
+    if is_held[third]:
+        return problem
+    component = int(np.argmax(np.abs(across[third])))
     constant_points = problem.constant_points.copy()
-    chosen = np.empty((0, 3))
-    for row in (*points[is_held].tolist(), *points[~is_held].tolist()):
-        more = np.concatenate([chosen, problem.model.points.xyz[row : row + 1]])
-        if np.linalg.matrix_rank(more) == len(more):
-            chosen = more
-            constant_points[row] = True
-        if len(chosen) == 3:
-            return replace(problem, constant_points=constant_points)
-    warning = "there are no three points on no line, so that nothing holds the gauge"
-    return replace(problem, warnings=(*problem.warnings, warning))
+    constant_points[points[[first, second]]] = True
+    constant_points[points[third], component] = True
+    ids = problem.model.points.ids[points[[first, second, third]]].tolist()
+    warning = (
+        f"points {ids[0]} and {ids[1]} and {'xyz'[component]} of point {ids[2]} hold the gauge; "
+        "COLMAP holds three whole points, which may end at a higher cost"
+    )
+    return replace(problem, constant_points=constant_points, warnings=(*problem.warnings, warning))
+
+
+def _best_points_first(problem: Problem) -> Integers:
+    """Return rows of points that take part: the most observations first, then the least error."""
+    points = problem.observations.used_points
+    counts = np.bincount(problem.observations.points)[points]
+    errors = mean_errors(problem.model, problem.seen)[points]
+    order = np.lexsort((problem.model.points.ids[points], errors, -counts))
+    return points[order]
+
+
+def _far_point(distances: Floats, is_held: Mask, least: float) -> int | None:
+    """Return a point that is far from a point or line; None: all are on it.
+
+    Args:
+        distances: (n,), of points in the order of preference.
+        is_held: (n,) points that are constant: of these the farthest is taken.
+        least: The smallest distance that counts.
+
+    Returns:
+        The farthest constant point, or the first point with at least the median distance.
+    """
+    held = np.where(is_held, distances, 0.0)
+    if held.max() > least:
+        return int(np.argmax(held))
+    far = (distances >= np.median(distances)) & (distances > least)
+    return int(np.argmax(far)) if far.any() else None

@@ -29,7 +29,10 @@ class Gauge(Enum):
     TWO_CAMS_FROM_WORLD = "TWO_CAMS_FROM_WORLD"
     """The pose of the first camera, and one component of the translation of a second."""
     THREE_POINTS = "THREE_POINTS"
-    """Three points."""
+    """A point, a second one, and one component of a third. COLMAP holds all of three points,
+    which is two components more than the gauge has, and takes those that its hash table has first:
+    the cost is then higher, the more so the noisier they are. The summary has a warning that says
+    so. Points that are constant anyway are taken first, as in COLMAP."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Problem:
         constant_frames: (num_frames, 6) components of steps that are zero: rotation, translation.
         constant_sensors: (num_sensors,).
         constant_cameras: (num_cameras,) cameras none of whose intrinsics are refined.
-        constant_points: (num_points,).
+        constant_points: (num_points, 3) components that are constant.
         refined_intrinsics: Of the other cameras: some of focal, principal and extra.
         warnings: What a user should know.
     """
@@ -70,6 +70,30 @@ class Problem:
     def sensors(self) -> Integers:
         """(m,) rows of sensors of the observations, or `REFERENCE`."""
         return self.structure.sensors[self.observations.images]
+
+    @property
+    def num_residuals(self) -> int:
+        """Two for each observation of which any pose, intrinsics or point is refined.
+
+        Ceres leaves the others out of the problem it solves, and out of this count; their cost
+        counts.
+        """
+        seen = self.observations
+        is_refined = self.has_free_pose(seen.images) | ~self.constant_cameras[seen.cameras]
+        is_refined |= ~np.all(self.constant_points, axis=1)[seen.points]
+        return 2 * int(np.count_nonzero(is_refined))
+
+    def has_free_pose(self, images: Integers) -> Mask:
+        """Return whether the frame or the sensor of images has anything that is refined.
+
+        Args:
+            images: (n,) rows of images.
+        """
+        sensors = self.structure.sensors[images]
+        has_sensor = sensors != REFERENCE
+        is_free: Mask = ~np.all(self.constant_frames, axis=1)[self.structure.frames[images]]
+        is_free[has_sensor] |= ~self.constant_sensors[sensors[has_sensor]]
+        return is_free
 
 
 def make_problem(
@@ -208,7 +232,8 @@ def _constant_points(
     counts = np.bincount(taken.points, minlength=len(model.points.ids))
     is_partial = counts < np.diff(model.points.offsets)
     is_held = _is_in(model.points.ids, config.constant_points)
-    return is_held | is_partial | (not options.refine_points3D)
+    is_constant = is_held | is_partial | (not options.refine_points3D)
+    return np.repeat(is_constant[:, None], 3, axis=1)
 
 
 def _unit_where(is_refined: Mask, poses: Floats) -> Floats:

@@ -188,7 +188,7 @@ def solve_arrays(
         made.add_nodes("Frame", Place("frames", own), problem.constant_frames[own])
     if not has_constant_sensors:
         made.add_nodes("Sensor", Place("sensors", sensors), problem.constant_sensors[sensors])
-    made.add_nodes("Point", Place("points", points), problem.constant_points[points])
+    made.add_nodes("Point", Place("points", points), _whole(problem.constant_points[points]))
     made.lenses |= _lens_forms(problem, viewed, is_plain=has_plain_lenses)
     for lens, has_sensor, chosen in _factors(problem, made.lenses):
         form = Form(
@@ -216,6 +216,12 @@ def solve_arrays(
             arguments["loss_scale"] = loss_scale
         made.arrays[factor.name] = arguments
     return made
+
+
+def _whole(constant: Mask) -> Mask:
+    """Return a mask of nodes instead of one of their components, if no node is held in part."""
+    is_held: Mask = np.all(constant, axis=1)
+    return is_held if (is_held == np.any(constant, axis=1)).all() else constant
 
 
 def _start_values(problem: Problem) -> Values:

@@ -35,7 +35,8 @@ class Summary:
     Attributes:
         initial_cost: Cost of the start values.
         final_cost: Cost of `model`.
-        num_residuals: Two for each observation that takes part.
+        num_residuals: As COLMAP counts: two for each observation of which any pose, intrinsics or
+            point is refined, and those of priors. The costs have the other observations too.
         termination_type: How it ended, in COLMAP's terms.
         num_images: Images with observations that take part.
         num_points: Points that take part.
@@ -67,7 +68,10 @@ class Summary:
 
     @property
     def initial_error_px(self) -> float:
-        """COLMAP's error: the root of cost over residuals, half the RMS distance of pixels."""
+        """COLMAP's error: the root of cost over residuals, half the RMS distance of pixels.
+
+        NaN if nothing is refined.
+        """
         return self._error(self.initial_cost)
 
     @property
@@ -76,7 +80,7 @@ class Summary:
         return self._error(self.final_cost)
 
     def _error(self, cost: float) -> float:
-        return math.sqrt(cost / self.num_residuals)
+        return math.sqrt(cost / self.num_residuals) if self.num_residuals > 0 else math.nan
 
     def weights(self) -> Floats:
         """How much each keypoint counts at the end, in the order of `model.images.keypoints`.

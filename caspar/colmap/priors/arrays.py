@@ -213,7 +213,8 @@ def add_pose_priors(parts: SolveArrays, problem: Problem, placed: PlacedPriors) 
         arguments["root"] = roots[at].transpose(0, 2, 1).reshape(-1, 9)
         if loss is not LossFunction.TRIVIAL:
             arguments["loss_scale"] = options.prior_position_loss_scale
-        parts.add_prior(factor, arguments, 3 * len(arguments["position"]))
+        num_free = int(np.count_nonzero(problem.has_free_pose(rows[at])))
+        parts.add_prior(factor, arguments, 3 * num_free)
     rows, directions = placed.gravity
     weight = 1 / np.radians(options.prior_gravity_stddev)
     for kind, chosen in _by_kind(parts, problem, rows[is_used[structure.frames[rows]]]).items():
@@ -223,7 +224,8 @@ def add_pose_priors(parts: SolveArrays, problem: Problem, placed: PlacedPriors) 
         arguments["down"] = np.tile(placed.down, (count, 1))
         arguments["gravity"] = directions[at]
         arguments["weight"] = np.full((count, 1), weight)
-        parts.add_prior(gravity_factor(kind), arguments, 3 * count)
+        num_free = int(np.count_nonzero(problem.has_free_pose(rows[at])))
+        parts.add_prior(gravity_factor(kind), arguments, 3 * num_free)
     return placed.warnings
 
 
@@ -297,7 +299,8 @@ def add_intrinsics_priors(
             "mean": np.stack([one.mean for one in of_camera]),
             "weight": np.stack([1 / one.stddev for one in of_camera]),
         }
-        num_known = int(np.count_nonzero(arguments["weight"]))
+        is_free = ~problem.constant_cameras[chosen]
+        num_known = int(np.count_nonzero(arguments["weight"][is_free]))
         parts.add_prior(intrinsics_factor(model.name), arguments, num_known)
     if len(used) < len(rows):
         warnings.append(

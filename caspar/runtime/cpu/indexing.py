@@ -1,10 +1,12 @@
-"""What is found out about indices on the processor: tiles, orders, checks."""
+"""What is found out about indices and values on the processor: tiles, orders, checks."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.memory.array import Array
+from caspar.memory.host_values import largest_of_columns, write_moved
 from caspar.memory.tiling.node_tiles import (
     NodeOrder,
     NodeTiles,
@@ -78,3 +80,13 @@ class CpuIndexing:
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""
         return single_object_tiles(num_tiles)
+
+    def largest(self, arrays: Sequence[Array]) -> list[NDArray[np.float64]]:
+        """By NumPy."""
+        return [largest_of_columns(rows) for rows in arrays]
+
+    def move(
+        self, target: Array, source: Array, added: Sequence[float], draw: int | None = None
+    ) -> None:
+        """By NumPy."""
+        write_moved(target, source, added, draw)

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
+from caspar.codegen.cuda.structure.values import VALUE_KERNELS, VALUE_SOURCE
 from caspar.memory.array import Array, PickedRows
+from caspar.memory.host_values import largest_of_columns
 from caspar.runtime.backend import HostCopies, HostScalars
 from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.device import CudaDevice
@@ -23,6 +25,30 @@ _WORD = 4
 
 _MUCH_MEMORY = 1 << 28
 """Bytes that are worth giving back."""
+
+
+_ROWS_OF_THREAD = 8
+"""At least, if there is more than one block."""
+
+_MOST_BLOCKS = 1024
+"""Of a column."""
+
+_MOST_COLUMNS, _NO_DRAW = 4, 32
+
+
+def _value_kernels(array: Array) -> tuple[Any, ...]:
+    """Return the kernels of `VALUE_SOURCE` for the type of an array: largest, move."""
+    every = tuple(name for names in VALUE_KERNELS.values() for name in names)
+    loaded = load_functions(VALUE_SOURCE, every)
+    return tuple(loaded[name].function for name in VALUE_KERNELS[array.itemsize])
+
+
+def _number_rows(rows: Array) -> Array:
+    """Return rows of float32 or float64 numbers that stand side by side; a copy if need be."""
+    if rows.dtype not in (np.float32, np.float64):
+        rows = rows.astype(np.float64)
+    is_plain = rows.strides[1] == rows.itemsize and rows.strides[0] >= rows.itemsize
+    return rows if is_plain and rows.strides[0] % rows.itemsize == 0 else rows.copy()
 
 
 def _is_in_order(array: Any) -> bool:
@@ -114,6 +140,43 @@ class CudaMemory(CudaDevice):
         width = np.uint32(num_words // target.shape[0])
         arguments = (np.uint64(num_words), width, kept, places, target)
         kernel((-(-num_words // BLOCK_SIZE),), (BLOCK_SIZE,), arguments)
+
+    def largest(self, arrays: Sequence[Array]) -> list[NDArray[np.float64]]:
+        """By a kernel of our own; arrays of the host by NumPy."""
+        away = [_number_rows(rows) for rows in arrays if not isinstance(rows, np.ndarray)]
+        ends = np.cumsum([0, *(int(rows.shape[1]) for rows in away)])
+        found = cupy.zeros(int(ends[-1]), np.uint64)
+        for rows, first, end in zip(away, ends[:-1], ends[1:], strict=True):
+            if rows.size > 0:
+                self._find_largest(rows, found[first:end])
+        sizes = self.to_host(found).view(np.float64)
+        brought = iter(np.split(sizes, ends[1:-1]))
+        return [
+            largest_of_columns(rows) if isinstance(rows, np.ndarray) else next(brought)
+            for rows in arrays
+        ]
+
+    def _find_largest(self, rows: Array, found: Array) -> None:
+        count, width = rows.shape
+        wanted = -(-count // (_ROWS_OF_THREAD * BLOCK_SIZE))
+        grid = (min(wanted, _MOST_BLOCKS), int(width))
+        stride = np.uint64(rows.strides[0] // rows.itemsize)
+        kernel = _value_kernels(rows)[0]
+        kernel(grid, (BLOCK_SIZE,), (np.uint64(count), stride, rows, found))
+
+    def move(
+        self, target: Array, source: Array, added: Sequence[float], draw: int | None = None
+    ) -> None:
+        """By a kernel of our own."""
+        if source.size == 0:
+            return
+        sizes = np.zeros(_MOST_COLUMNS, source.dtype)
+        sizes[: len(added)] = added
+        numbers = (np.uint64(source.size), np.uint32(source.shape[1]))
+        drawn = np.uint32(_NO_DRAW if draw is None else draw)
+        kernel = _value_kernels(source)[1]
+        grid = (-(-int(source.size) // BLOCK_SIZE),)
+        kernel(grid, (BLOCK_SIZE,), (*numbers, drawn, *sizes, source, target))
 
     def host_copies(self, arrays: Sequence[Array]) -> HostCopies:
         """By way of pinned memory."""

@@ -21,6 +21,7 @@ from caspar.memory.tiling.node_tiles import (
 )
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.progress import phase
+from caspar.runtime.array_tools import ArrayTools
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import FactorArrays, Problem
 
@@ -81,10 +82,11 @@ class FactorOrder:
         """
         if self.node_tiles is None:
             return backend.tile_index(index, num_objects, tile_size)
-        xp = backend.xp
-        is_hole = xp.arange(tile_size, dtype=np.int32) >= self.node_tiles.tile_items[:, None]
-        named = xp.where(is_hole.reshape(-1), np.int32(num_objects), index)
-        return backend.tile_index(named, num_objects + 1, tile_size)
+        tools = ArrayTools(backend, int(index.shape[0]))
+        xp, num_items = tools.xp, tools.bring(self.node_tiles.tile_items)
+        is_hole = xp.arange(tile_size, dtype=np.int32) >= num_items[:, None]
+        named = xp.where(is_hole.reshape(-1), np.int32(num_objects), tools.bring(index))
+        return backend.tile_index(tools.send(named), num_objects + 1, tile_size)
 
     @property
     def num_bytes(self) -> int:
@@ -145,10 +147,11 @@ def order_factors(
                 keep_order=eliminated.node_type.name in in_order,
             )
             order = of_types.setdefault(eliminated.node_type.name, tiles.node_order)
-            found = _in_tiles(factor, forms[factor.name], arrays, replace(tiles, node_order=order))
+            tiles_in_order = replace(tiles, node_order=order)
+            found = _in_tiles(backend, factor, forms[factor.name], arrays, tiles_in_order)
             if not forms[factor.name].is_fused:
                 own = tiles.node_order.node[: tiles.node_items.shape[0]]
-                found = replace(found, node_at=order.rank[own])
+                found = replace(found, node_at=_taken(backend, order.rank, own))
             orders[factor.name] = found
     return orders
 
@@ -174,21 +177,27 @@ def _usual_order(
 ) -> FactorOrder:
     is_pair = any(argument.kind is ArgumentKind.NODE_PAIR for argument in factor.nodes)
     order = None if is_pair else _locality_order(backend, factor, arrays, counts)
-    return _factor_order(factor, arrays, order, None)
+    return _factor_order(backend, factor, arrays, order, None)
 
 
 def _in_tiles(
-    factor: TracedFactor, form: FactorForm, arrays: FactorArrays, tiles: NodeTiles
+    backend: Backend,
+    factor: TracedFactor,
+    form: FactorForm,
+    arrays: FactorArrays,
+    tiles: NodeTiles,
 ) -> FactorOrder:
     partner, eliminated = form.partner(factor), form.eliminated_argument
     of_tiles = None if partner is None else partner.name
-    found = _factor_order(factor, arrays, tiles.order, tiles, of_tiles)
+    found = _factor_order(backend, factor, arrays, tiles.order, tiles, of_tiles)
     nodes = found.nodes[eliminated.name]
     assert nodes is not None
-    return replace(found, nodes={**found.nodes, eliminated.name: tiles.node_order.rank[nodes]})
+    ranks = _taken(backend, tiles.node_order.rank, nodes)
+    return replace(found, nodes={**found.nodes, eliminated.name: ranks})
 
 
 def _factor_order(
+    backend: Backend,
     factor: TracedFactor,
     arrays: FactorArrays,
     order: Array | None,
@@ -200,12 +209,12 @@ def _factor_order(
         num_slots=num_slots,
         order=order,
         nodes={
-            name: None if index is None else _ordered(index, order)
+            name: None if index is None else _ordered(backend, index, order)
             for name, index in arrays.nodes.items()
             if name != partner
         },
         constants={
-            name: _ordered(constant.index, order)
+            name: _ordered(backend, constant.index, order)
             for name, constant in arrays.constants.items()
             if constant.index is not None
         },
@@ -215,9 +224,16 @@ def _factor_order(
     )
 
 
-def _ordered(index: Array, order: Array | None) -> Array:
+def _ordered(backend: Backend, index: Array, order: Array | None) -> Array:
     """A copy in the order: the user may write to what was given."""
-    return index.copy() if order is None else index[order]
+    return index.copy() if order is None else _taken(backend, index, order)
+
+
+def _taken(backend: Backend, numbers: Array, places: Array) -> Array:
+    """The numbers at some places."""
+    taken = backend.xp.empty(places.shape, numbers.dtype)
+    backend.take_rows(taken[:, None], numbers[:, None], places)
+    return taken
 
 
 def _constant_rows(factor: TracedFactor, arrays: FactorArrays, num_slots: int) -> dict[str, int]:

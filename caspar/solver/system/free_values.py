@@ -21,6 +21,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import NodePlan, Plan
+from caspar.solver.system.candidates import copy_nodes, write_moved_nodes
 
 
 class Values(Protocol):
@@ -64,8 +65,8 @@ SAME_COST, SAME_BESIDE_START = 1e-6, 1e-12
 """Of the cost, and of the first one: changes up to their sum are those of roundings."""
 
 SAME_BESIDE_APART = 1e-24
-"""The same, of the cost if every other node were moved: that is the square of some roundings. Costs
-of exact data are no more than that."""
+"""The same, of the cost if nodes were moved apart: it is the square of some roundings. Costs of
+exact data are no more than that."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ def _on_common_motion(each: Each, cost: float, first_cost: float) -> str:
             continue
         largest = max(own for _, own in found)
         together, apart = (
-            each(partial(cost_of_shifted, dim=dim, largest=largest, stride=stride))[0]
-            for stride in (1, 2)
+            each(partial(cost_of_shifted, dim=dim, largest=largest, together=one))[0]
+            for one in (True, False)
         )
         least = SAME_COST * cost + SAME_BESIDE_START * first_cost + SAME_BESIDE_APART * apart
         if abs(together - cost) <= least:
@@ -199,14 +200,13 @@ def _has_no_influence(each: Each, suspect: Suspect, cost: float) -> bool:
 
 def largest_starts(system: Values) -> Largest:
     """Of a system's start values."""
-    to_host = system.plan.library.backend.to_host
-    return {
-        node.node.name: np.asarray(
-            to_host(abs(system.starts[node.node.name]).max(axis=0)), np.float64
-        )
+    names = [
+        node.node.name
         for node in system.plan.nodes
         if node.count > 0 and node.node.name in system.starts
-    }
+    ]
+    found = system.plan.library.backend.largest([system.starts[name] for name in names])
+    return dict(zip(names, found, strict=True))
 
 
 def suspects_of(system: Values, largest: Largest) -> list[Suspect]:
@@ -218,12 +218,14 @@ def suspects_of(system: Values, largest: Largest) -> list[Suspect]:
 def cost_of_changed(system: Values, suspect: Suspect, factor: float) -> float:
     """The cost if a number were so many times what it is."""
     plan = system.plan
-    _copy_nodes(plan)
+    copy_nodes(plan)
     device = 0 if plan.shard is None else plan.shard.rank
     if suspect.is_everywhere or suspect.device == device:
         node = plan.node_plans[suspect.node]
         chunk = _chunks(plan, node, NodePart.CANDIDATE)[suspect.chunk]
-        chunk[suspect.row, suspect.column] *= factor
+        place = chunk[suspect.row : suspect.row + 1, suspect.column : suspect.column + 1]
+        changed = np.full((1, 1), factor * suspect.value, dtype=chunk.dtype)
+        plan.library.backend.write(place, changed)
     return system.candidate_cost()
 
 
@@ -244,21 +246,31 @@ def movable(system: Values, dim: int) -> tuple[list[str], float]:
     moved = _with_positions(plan, dim)
     if any(node.is_masked for node in moved):
         return [], 0.0
-    xp, to_host = plan.library.backend.xp, plan.library.backend.to_host
-    _copy_nodes(plan)
-    most = [abs(column).max() for column, _ in _columns(plan, moved, dim)]
-    largest = float(to_host(xp.stack(most).max())) if len(most) > 0 else 0.0
-    return [node.node.name for node in moved], largest
+    # a device may have no node of an eliminated type
+    most = [
+        float(_largest(plan, node)[entry])
+        for node in moved
+        if node.count > 0
+        for place in storage_positions(node.node.python_type, dim)
+        for entry in place
+    ]
+    return [node.node.name for node in moved], float(np.max(most, initial=0.0))
 
 
-def cost_of_shifted(system: Values, dim: int, largest: float, stride: int) -> float:
-    """The cost if all positions, or every second one, were moved far beyond the largest of them."""
+def cost_of_shifted(system: Values, dim: int, largest: float, *, together: bool) -> float:
+    """The cost if all positions were moved far beyond the largest of them.
+
+    Together by one vector, or each of their numbers up or down.
+    """
     plan = system.plan
-    _copy_nodes(plan)
+    copy_nodes(plan)
     direction: NDArray[np.float64] = np.array([1.0, -0.7, 0.4])[:dim]
     step = SHIFT * (largest if largest > 0.0 else 1.0) * direction
-    for column, axis in _columns(plan, _with_positions(plan, dim), dim):
-        column[::stride] += float(step[axis])
+    for node in _with_positions(plan, dim):
+        added = np.zeros(node.node.storage_dim)
+        for place in storage_positions(node.node.python_type, dim):
+            added[list(place)] = step
+        write_moved_nodes(plan, node, added.tolist(), None if together else 0)
     return system.candidate_cost()
 
 
@@ -266,9 +278,8 @@ def _suspects(system: Values, node: NodePlan, largest: Largest) -> list[Suspect]
     plan, name = system.plan, node.node.name
     if name not in largest or node.count == 0:
         return []
-    to_host, xp, first = plan.library.backend.to_host, plan.library.backend.xp, largest[name]
-    chunks = _chunks(plan, node, NodePart.NODES)
-    most = to_host(xp.concatenate([abs(chunk).max(axis=0) for chunk in chunks]))
+    to_host, first = plan.library.backend.to_host, largest[name]
+    chunks, most = _chunks(plan, node, NodePart.NODES), _largest(plan, node)
     found = []
     ends = np.cumsum([0, *(int(chunk.shape[1]) for chunk in chunks)])
     for chunk, (begin, end) in enumerate(pairwise(ends.tolist())):
@@ -276,8 +287,8 @@ def _suspects(system: Values, node: NodePlan, largest: Largest) -> list[Suspect]
             least = max(GROWTH * first[entry], first.max())
             if first[entry] == 0.0 or not least < most[entry] < np.inf:
                 continue
-            column = chunks[chunk][:, entry - begin]
-            row = int(abs(column).argmax())
+            column = to_host(chunks[chunk])[:, entry - begin]
+            row = int(np.abs(column).argmax())
             number = row if node.order is None else int(to_host(node.order.node[row]))
             found.append(
                 Suspect(
@@ -310,31 +321,10 @@ def _with_positions(plan: Plan, dim: int) -> list[NodePlan]:
     return [n for n in plan.nodes if len(storage_positions(n.node.python_type, dim)) > 0]
 
 
-def _columns(plan: Plan, moved: Sequence[NodePlan], dim: int) -> list[tuple[Array, int]]:
-    """Coordinates of the candidates' positions as views, with their axes."""
-    return [
-        (_column(plan, node, entry), axis)
-        for node in moved
-        # a device may have no node of an eliminated type
-        if node.count > 0
-        for place in storage_positions(node.node.python_type, dim)
-        for axis, entry in enumerate(place)
-    ]
-
-
-def _column(plan: Plan, node: NodePlan, entry: int) -> Array:
-    """A view of one entry of all candidates of a type."""
-    for chunk in _chunks(plan, node, NodePart.CANDIDATE):
-        width = int(chunk.shape[1])
-        if entry < width:
-            return chunk[:, entry]
-        entry -= width
-    raise AssertionError("an entry beyond the storage")
-
-
-def _copy_nodes(plan: Plan) -> None:
-    for node in plan.nodes:
-        plan.memory[node.key(NodePart.CANDIDATE)][...] = plan.memory[node.key(NodePart.NODES)]
+def _largest(plan: Plan, node: NodePlan) -> NDArray[np.float64]:
+    """(storage_dim,) largest magnitudes of a type's nodes, of which there are some."""
+    found = plan.library.backend.largest(_chunks(plan, node, NodePart.NODES))
+    return np.concatenate(found)
 
 
 def _chunks(plan: Plan, node: NodePlan, part: NodePart) -> list[Array]:

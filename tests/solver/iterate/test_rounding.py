@@ -8,7 +8,8 @@ import symforce.symbolic as sf
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.solver.iterate.roundings import DRAWS, write_rounded
+from caspar.memory.host_values import write_moved
+from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.limits import Limits
 from caspar.solver.linear.explicit.choice import Method, where_full
 from examples import pose_graph
@@ -113,8 +114,8 @@ def test_values_are_rounded_piece_by_piece() -> None:
     """Those of large problems would need much memory at the end of a solve."""
     nodes = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
     whole, pieces = np.zeros_like(nodes), np.zeros_like(nodes)
-    write_rounded(np, nodes, whole, DRAWS[0], [1e-3, 0.0])
-    write_rounded(np, nodes, pieces, DRAWS[0], [1e-3, 0.0], at_once=7)
+    write_moved(whole, nodes, [1e-3, 0.0], DRAWS[0])
+    write_moved(pieces, nodes, [1e-3, 0.0], DRAWS[0], at_once=7)
     assert_array_equal(pieces, whole)
     moved = np.abs(whole - nodes)
     assert np.all(moved[:, 0] > 9e-4)

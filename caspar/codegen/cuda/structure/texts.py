@@ -1,4 +1,4 @@
-"""What prepares a structure, to be compiled before one is there."""
+"""What prepares a structure and checks values, to be compiled before either is needed."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,6 +19,7 @@ from caspar.codegen.cuda.structure.tiles import (
     TILE_SOURCE,
     sort_source,
 )
+from caspar.codegen.cuda.structure.values import VALUE_KERNELS, VALUE_SOURCE
 
 Texts = Mapping[str, tuple[str, ...]]
 """Names of kernels by their text."""
@@ -36,6 +37,7 @@ def structure_texts(*, tiled: bool) -> tuple[Texts, ...]:
         ROW_SOURCE: tuple(ROW_KERNELS.values()),
         COPY_SOURCE: (COPY_KERNEL,),
         TILE_SOURCE: TILE_KERNELS,
+        VALUE_SOURCE: tuple(name for names in VALUE_KERNELS.values() for name in names),
     }
     if not tiled:
         return (small,)

@@ -72,8 +72,7 @@ class Compilation:
             self._structures.add(tiled)
         for texts in structure_texts(tiled=tiled):
             self._pool.submit(_load_together, texts)
-        for job in _cupy_jobs(tiled=tiled):
-            self._pool.submit(job)
+        self._pool.submit(_compile_sort, tiled=tiled)
 
     def begin(
         self, source: KernelSource, block_size: int | None, *, is_settled: bool
@@ -160,18 +159,14 @@ def _load_together(texts: Mapping[str, tuple[str, ...]]) -> None:
         load_functions(text, names)
 
 
-def _cupy_jobs(*, tiled: bool) -> list[Callable[[], object]]:
-    """What makes CuPy compile the kernels of its own that a structure takes, one each.
+def _compile_sort(*, tiled: bool) -> None:
+    """Make CuPy compile the kernels of its own that the sort of a structure takes.
 
     Args:
         tiled: Whether there are tiles that do not split nodes.
     """
-    dtype = np.int32 if tiled else np.int64
-    return [
-        # it sorts a copy
-        lambda: cupy.argsort(cupy.empty(2, dtype), kind="stable"),
-        lambda: cupy.zeros(2, np.int32)[cupy.zeros(2, dtype)],
-    ]
+    # it sorts a copy
+    cupy.argsort(cupy.empty(2, np.int32 if tiled else np.int64), kind="stable")
 
 
 def _has_failed(kernel: "Future[CudaKernel]") -> bool:

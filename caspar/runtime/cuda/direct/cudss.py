@@ -54,7 +54,7 @@ class CudssFactorization:
         self.outcome = cupy.zeros(2) if outcome is None else outcome
         self.probes = False
         self._probe: Array | None = None
-        vectors = cupy.ones((2, size))
+        vectors = cupy.asarray(np.ones((2, size)))
         releases: list[Callable[[], None]] = []
         # at the end of the process the driver frees everything
         weakref.finalize(self, _release, releases).atexit = False
@@ -62,7 +62,9 @@ class CudssFactorization:
             self._create(size, vectors, releases)
             self._execute(cudss.Phase.ANALYSIS)
             # allocates what the factors need; of the identity, as there are no values yet
-            self.values[self._indptr[1:] - 1] = 1.0
+            identity = np.zeros(self.values.shape[0])
+            identity[self._indptr[1:].get() - 1] = 1.0
+            self.values.set(identity)
             self._execute(cudss.Phase.FACTORIZATION)
             self._execute(cudss.Phase.SOLVE)
             cupy.cuda.get_current_stream().synchronize()

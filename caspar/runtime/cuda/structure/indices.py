@@ -49,7 +49,8 @@ class IndexChecker:
     def first_repeated(self, index: Array, size: int) -> int | None:
         """First entry whose object an earlier one names; waits for the device."""
         count = int(index.shape[0])
-        owner = cupy.full(size, _NO_ENTRY, dtype=cupy.uint32)
+        owner = cupy.empty(size, dtype=cupy.uint32)
+        owner.data.memset_async(0xFF, owner.nbytes)
         first = cupy.asarray(np.full(1, _NO_ENTRY, dtype=np.uint32))
         num_blocks = -(-count // BLOCK_SIZE)
         for find in (0, 1):

@@ -93,9 +93,9 @@ class ExplicitSystem:
         }
         arena = self._reserve()
         self._memory = arena.allocate(self._backend)
-        self._memory[_Vector.SCALE][...] = 1.0
-        self._memory[_Vector.RHS][...] = 0.0
-        self._memory[_Vector.BLOCKS][self._places.one :] = 1.0
+        self._backend.clear(self._memory[_Vector.RHS])
+        for ones in (self._memory[_Vector.SCALE], self._memory[_Vector.BLOCKS][self._places.one :]):
+            self._backend.write(ones, np.ones(ones.shape, ones.dtype))
         self.size = self.equations.size
         self.rhs = self._memory[_Vector.RHS]
         self.solution = self._memory[_Vector.SOLUTION]

@@ -9,6 +9,8 @@ launches.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from caspar.equations.factor_builder import SharedSums
 from caspar.ir.dtype import DType
 from caspar.memory.access import BoundWrite
@@ -102,11 +104,12 @@ class CoarseSpace:
         arena = self._reserve()
         self._memory = arena.allocate(self._backend)
         self._backend.clear(self._memory["restricted"])
-        self._memory["scale"][...] = 1.0
-        self._memory["scale"][structure.size :] = 0.0
-        shift = self._memory["shift"]
-        shift[...] = 0.0
-        shift[self.numbers.row == self.numbers.column] = SHIFT[storage, plan.is_scaled]
+        scale, shift = self._memory["scale"], self._memory["shift"]
+        is_unknown = np.arange(scale.shape[0]) < structure.size
+        self._backend.write(scale, is_unknown.astype(scale.dtype))
+        row, column = map(self._backend.to_host, (self.numbers.row, self.numbers.column))
+        shifts = np.where(row == column, SHIFT[storage, plan.is_scaled], 0.0)
+        self._backend.write(shift, shifts.astype(shift.dtype))
         self.outcome = self._memory["outcome"]
         self.inverse = self._memory["inverse"].reshape(structure.size, structure.size)
         self.sums = self._memory["all sums"]
