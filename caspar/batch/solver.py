@@ -129,6 +129,7 @@ class BatchSolver(Remade):
         with showing(None), self.backend.scope():
             start, before_s = time.perf_counter(), self._kernels.backlog_s
             run = self._runs(arrays, fixed, bounds, options)
+            given = batch_given(arrays, fixed, bounds, self.backend)
             self.backend.synchronize()
             compiling_s = self._kernels.backlog_s - before_s
             setup_s = time.perf_counter() - start - compiling_s
@@ -137,7 +138,7 @@ class BatchSolver(Remade):
             run.launch()
             self.backend.synchronize()
             solve_s = time.perf_counter() - start
-            return BatchResult(
+            result = BatchResult(
                 **run.found(arrays),
                 backend=self.backend.name,
                 device=self.backend.device,
@@ -145,9 +146,11 @@ class BatchSolver(Remade):
                 compile_time_s=compile_s + run.compile_time_s,
                 setup_time_s=setup_s,
                 solve_time_s=solve_s - run.compile_time_s,
-                given=batch_given(arrays, fixed, bounds),
+                given=given,
                 fields=value_fields(self._nodes),
             )
+            given.note_values(result.values)
+            return result
 
     def covariance(
         self,

@@ -5,7 +5,6 @@ Input: the system of a problem, just scored. Output: an `Evaluation`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,10 +146,3 @@ def _weights(factor: TracedFactor, terms: Mapping[str, Floats], residuals: Float
         # of one that does not count, whatever the residual is
         weights = np.where(terms[WEIGHT] > 0.0, terms[WEIGHT] * weights, 0.0)
     return weights
-
-
-def without_later_entries(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The mappings as they are now; what is in the arrays may change."""
-    return {
-        name: dict(given) if isinstance(given, Mapping) else given for name, given in arrays.items()
-    }

@@ -311,7 +311,7 @@ class Solver(Remade):
         given = Constraints(fixed, bounds)
         solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
         # None: those of rank 0, for which there is no covariance either
-        return solved if arrays is None else self._covariances.results.kept(solved, arrays, given)
+        return solved if arrays is None else self._covariances.results.kept(solved)
 
     def covariance(
         self,

@@ -11,6 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import InputError
+from caspar.solver.result.solved_arrays import SolvedArrays
+
+__all__ = ["Evaluated", "Given", "SolvedArrays", "ValuesReader"]
+"""`SolvedArrays` too: whoever makes a `Given` needs both."""
 
 
 class Evaluated(Protocol):
@@ -33,15 +37,13 @@ class Given:
 
     Attributes:
         factors: All factors of the solver, each a `TracedFactor`.
-        arrays: Start values and arguments, by name; what is in the arrays may have changed since.
-        evaluate: Evaluates the factors at the values of such arrays.
-        problem: The `Problem` that was read from the arrays.
+        arrays: Start values, arguments and constraints, unless they have been written to since.
+        evaluate: Evaluates the factors at the values of some arrays.
     """
 
     factors: tuple[Any, ...]
-    arrays: Mapping[str, Any]
+    arrays: SolvedArrays
     evaluate: Callable[[Mapping[str, Any]], Evaluated]
-    problem: Any
 
 
 class ValuesReader:

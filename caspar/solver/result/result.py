@@ -18,13 +18,6 @@ from caspar.solver.result.given import Evaluated, Given, ValuesReader
 from caspar.solver.result.in_parts import parts_of
 from caspar.solver.result.quantities import cost_text, time_text
 
-SAME_COST = 1e-3
-"""Relative difference of a cost that is evaluated once more, at most; also where users pass values
-in float32."""
-
-LEAST_KNOWN_COST = 1e-9
-"""Share of the first cost that rounding may change."""
-
 
 class SolveStatus(Enum):
     """How a solve ended; the value says why, and what to do."""
@@ -224,8 +217,6 @@ class SolveResult:
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
         given: What `solve` was given, for `residuals`, `weights`, `to_html` and `Solver.gradient`.
         too_narrow: Why a solve in mixed precision goes on in float64; empty in what is returned.
-        is_of_part: Whether `residuals` and `weights` are those of the factors that this process
-            passed, one of several.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
             the report shows them.
     """
@@ -253,7 +244,6 @@ class SolveResult:
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
     given: Given | None = field(default=None, repr=False)
     too_narrow: str = field(default="", repr=False)
-    is_of_part: bool = field(default=False, repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
@@ -295,16 +285,7 @@ class SolveResult:
                 "this result is a copy or comes from a pickle, which does not hold the arrays: use "
                 "Solver.evaluate({**arrays, **result.values})"
             )
-        found = self.given.evaluate({**self.given.arrays, **self.values})
-        # values of float32 are rounded on their way
-        least = LEAST_KNOWN_COST * abs(self.initial_cost)
-        is_same = math.isclose(found.cost, self.final_cost, rel_tol=SAME_COST, abs_tol=least)
-        if not (self.is_of_part or is_same):
-            raise InputError(
-                f"the arrays have changed since the solve: these values cost {found.cost:g} with "
-                f"them, and {self.final_cost:g} then. Keep copies, or use Solver.evaluate"
-            )
-        return found
+        return self.given.evaluate(self.given.arrays.with_values(self.values))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the solver and the arrays."""
