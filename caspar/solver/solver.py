@@ -25,7 +25,7 @@ from caspar.options import (
 from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.recipe import Remade, checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.evaluation import Evaluation, evaluation
+from caspar.solver.evaluation import Evaluation, Residuals, evaluation
 from caspar.solver.gradients.gradients import Covariance, Covariances, Gradient, Gradients
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.iterated import System
@@ -131,6 +131,7 @@ class Solver(Remade):
         self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
         self._covariances = Covariances(self.backend, recipe)
         self._gradients = Gradients(self.backend, recipe)
+        self._residuals = Residuals(self.backend)
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -238,7 +239,8 @@ class Solver(Remade):
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
         with showing(None), self._opener.open_alone(arrays) as opened:
-            return evaluation(self._factors, opened.problem, opened.system, self.backend)
+            problem, system = opened.problem, opened.system
+            return evaluation(self._factors, problem, system, self.backend, self._residuals)
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
