@@ -17,6 +17,7 @@ from caspar.arrays.trees import Path, leaf_at, leaves, with_leaves
 from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
 from caspar.errors import InputError
+from caspar.solver.input.factor_arrays import with_bare_factors
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
@@ -59,6 +60,7 @@ def solve(
             f"caspar.jax.solve: solver is a {type(solver).__name__}; pass a caspar.Solver or a "
             "caspar.BatchSolver, such as caspar.Solver([residual])"
         )
+    arrays = with_bare_factors(arrays, solver.traced_factors)
     tree = {
         path: leaf if isinstance(leaf, jax.Array) else deepcopy(leaf)
         for path, leaf in leaves(arrays).items()

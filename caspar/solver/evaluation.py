@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from caspar.equations.factor_kernels import residual_kernel
 from caspar.equations.parts import FactorPart
-from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.runtime.backend import Backend
@@ -21,6 +20,7 @@ from caspar.solver.covariance.instance_kernels import InstanceKernels
 from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
+from caspar.solver.result.by_name import ByName, unknown_name
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +38,11 @@ class Evaluation:
     losses: Mapping[str, str]
     _residuals: Mapping[str, Floats] = field(repr=False)
     _weights: Mapping[str, Floats] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        object.__setattr__(self, "costs", ByName(self.costs, "factor"))
+        object.__setattr__(self, "losses", ByName(self.losses, "factor with a loss"))
 
     @property
     def cost(self) -> float:
@@ -77,7 +82,7 @@ class Evaluation:
 
     def _of(self, arrays: Mapping[str, Floats], factor: str) -> Floats:
         if factor not in arrays:
-            raise InputError(f"{factor!r} is no factor; these are {', '.join(arrays)}")
+            raise unknown_name(factor, "factor", arrays)
         return arrays[factor].copy()
 
 

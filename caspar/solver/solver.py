@@ -57,7 +57,7 @@ class Solver(Remade):
             where a factor couples two nodes of a type that remains, and for fits in which all that
             remains are single nodes; else mixed, and on in float64 if numbers do not fit that. See
             the result's `precision`.
-        linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
+        linear_solver: `auto`, or a name that results have, such as `sparse`: see
             `caspar.LinearSolverChoice`.
         preconditioner: `auto`, `block_jacobi`, `two_level`: see `caspar.PreconditionerChoice`.
         jacobian: `auto`, `stored`, `float16` or `recompute`: see `caspar.JacobianChoice`.
@@ -141,11 +141,6 @@ class Solver(Remade):
             f"Solver(factors: {factors}; node types: {nodes}; {self.backend.name}, "
             f"{self.precision.value} precision)"
         )
-
-    @property
-    def traced_factors(self) -> tuple[Any, ...]:
-        """All factors as expressions, each a `TracedFactor`: for what draws or reports."""
-        return self._factors
 
     def compile(self, arrays: Mapping[str, Any] | None = None) -> None:
         """Generate and load the kernels now rather than in the first solve.

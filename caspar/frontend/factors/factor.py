@@ -8,7 +8,7 @@ from typing import Any, ClassVar, SupportsIndex, overload
 
 import caspar
 from caspar.errors import FactorError
-from caspar.frontend.factors.loss import Loss
+from caspar.frontend.factors.loss import Loss, checked_loss
 from caspar.frontend.tracing.signature import UserFunction
 
 
@@ -32,6 +32,15 @@ class Factor(UserFunction):
     kind: ClassVar[str] = "factor"
     error: ClassVar[type[FactorError]] = FactorError
     example: ClassVar[str] = "Annotated[Point, caspar.TunableShared]"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no loss.
+
+        Raises:
+            FactorError: Names the loss that may have been meant.
+        """
+        if self.loss is not None:
+            checked_loss(self.loss, f"factor {self.name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate the residual function as it was written."""
@@ -61,6 +70,9 @@ class Factor(UserFunction):
         Args:
             loss: A class of `caspar.loss`, or one of your own that is derived from
                 `caspar.loss.Loss`. None: no loss.
+
+        Raises:
+            FactorError: It is no loss.
         """
         base = self if self.base is None else self.base
         return Factor(self.function, self.name, self.local_names, loss, base)
@@ -112,7 +124,7 @@ def factor(
             `loss_scale`. None: what it is.
 
     Raises:
-        FactorError: The argument is not a plain function.
+        FactorError: The argument is not a plain function, or `loss` is no loss.
     """
     local_names = dict(sys._getframe(1).f_locals)
 

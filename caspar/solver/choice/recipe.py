@@ -24,7 +24,7 @@ from caspar.options import (
     checked_flag,
     choice,
 )
-from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.choice.form import ELIMINATES_NOTHING, Recipe, usual_precision
 from caspar.solver.limits import Limits
 from caspar.tracing import traced_factor
 
@@ -104,7 +104,7 @@ def _checked_elimination(
     refusal = elimination_refusal(factors, nodes, names) if len(names) > 0 else ""
     if refusal:
         raise OptionError(f"eliminate={given!r}: {refusal}")
-    solves_all = linear_solver in (LinearSolverChoice.PCG, LinearSolverChoice.QR)
+    solves_all = linear_solver in ELIMINATES_NOTHING
     solves_reduced = linear_solver in (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
     if (len(names) > 0 and solves_all) or (len(names) == 0 and solves_reduced):
         what = "eliminates nothing" if solves_all else "needs a node type that is eliminated"
@@ -184,6 +184,12 @@ class Remade:
 
     _given: Sequence[Factor]
     _choices: Mapping[str, Any]
+    _factors: tuple[TracedFactor, ...]
+
+    @property
+    def traced_factors(self) -> tuple[Any, ...]:
+        """All factors as expressions, each a `TracedFactor`: for what draws or reports."""
+        return self._factors
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.

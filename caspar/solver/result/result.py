@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import InputError
+from caspar.solver.result.by_name import ByName, unknown_name
 from caspar.solver.result.fitted import StandardErrors
 from caspar.solver.result.given import Evaluated, Given, ValuesReader
 from caspar.solver.result.in_parts import parts_of
@@ -145,6 +146,21 @@ class ProblemSize:
     left_out: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        for name, what in _NAMES_OF_SIZE.items():
+            object.__setattr__(self, name, ByName(getattr(self, name), what))
+
+
+_NAMES_OF_SIZE = {
+    "nodes": "node type",
+    "factors": "factor",
+    "held": "node type with something held",
+    "left_out": "factor with instances of weight 0",
+    "bounded": "node type with bounds",
+}
+"""By each mapping of a `ProblemSize` what its names stand for."""
+
 
 def values_by_field(
     values: Mapping[str, Any], fields: Mapping[str, Mapping[str, range]], name: str
@@ -160,8 +176,7 @@ def values_by_field(
         InputError: There is no such node type, or it is no dataclass.
     """
     if name not in values:
-        known = ", ".join(values)
-        raise InputError(f"{name!r} is no node type of this result; these are {known}")
+        raise unknown_name(name, "node type", values)
     places = fields.get(name, {})
     if len(places) == 0:
         raise InputError(
@@ -175,6 +190,17 @@ def values_by_field(
         cut = [rows[..., columns] for rows in parts]
         found[one] = cut if isinstance(given, list) else cut[0]
     return found
+
+
+NAMES_OF_RESULT = {
+    "values": "node type",
+    "fields": "dataclass",
+    "costs": "factor",
+    "losses": "factor with a loss",
+    "num_beyond_scale": "factor with a loss",
+    "active_bounds": "node type with bounds",
+}
+"""By each mapping of a `SolveResult` what its names stand for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,8 +224,8 @@ class SolveResult:
         backend: `cuda` or `cpu`.
         device: The device in words.
         precision: `mixed`, `float32` or `float64`.
-        linear_solver: What solved the linear systems: `pcg`, `schur_pcg`, `schur_dense`, `sparse`,
-            or `dense`: a small system of which nothing was eliminated.
+        linear_solver: What solved the linear systems: `pcg`, `schur_pcg`, `schur_dense`, `dense`,
+            `sparse` or `qr`: see `caspar.LinearSolverChoice`.
         compile_time_s: Seconds to trace, compile and load the kernels, those of `Solver` and
             `Solver.compile` in the first result; 0 where they were loaded.
         setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
@@ -245,6 +271,11 @@ class SolveResult:
     given: Given | None = field(default=None, repr=False)
     too_narrow: str = field(default="", repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        for name, what in NAMES_OF_RESULT.items():
+            object.__setattr__(self, name, ByName(getattr(self, name), what))
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
         """The residuals of a factor at `values`, without weight and loss.
