@@ -29,7 +29,13 @@ from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
-from caspar.solver.choice.recipe import Remade, checked_factors, make_recipe, value_fields
+from caspar.solver.choice.recipe import (
+    Remade,
+    as_traced,
+    checked_factors,
+    make_recipe,
+    value_fields,
+)
 from caspar.solver.input.array_reader import ArrayReader
 
 if TYPE_CHECKING:
@@ -79,7 +85,9 @@ class BatchSolver(Remade):
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None
-        self._singly = SingleSolver(self._given, self.backend, self.precision)
+        # it is made later, when what factors read may have changed
+        traced = as_traced(self._given, self._factors)
+        self._singly = SingleSolver(traced, self.backend, self.precision)
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)

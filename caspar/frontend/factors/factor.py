@@ -23,11 +23,14 @@ class Factor(UserFunction):
         loss: A `caspar.loss.Loss`, or a class of them: what the squared residual of an instance
             costs. None: what it is.
         base: The factor that `with_loss` was called on; None: it was not.
+        traced: The factor as a solver has traced it, in the copies of that solver; None: it is traced
+            when a solver is made.
         found: What `caspar.tracing` keeps of it for the next solver.
     """
 
     loss: Loss | type[Loss] | None = None
     base: "Factor | None" = field(default=None, repr=False, compare=False)
+    traced: Any = field(default=None, repr=False, compare=False)
     found: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     kind: ClassVar[str] = "factor"
     error: ClassVar[type[FactorError]] = FactorError

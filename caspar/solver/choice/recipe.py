@@ -5,6 +5,7 @@ Cost tier: once for a solver; tracing takes most of it.
 
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.equations.solver_form import elimination_refusal
@@ -179,8 +180,19 @@ def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
     return tuple(found.values())
 
 
+def as_traced(given: Sequence[Factor], factors: Sequence[TracedFactor]) -> tuple[Factor, ...]:
+    """Factors that are not traced again.
+
+    Args:
+        given: As the user passed them.
+        factors: The same, as a solver has traced them.
+    """
+    pairs = zip(given, factors, strict=True)
+    return tuple(replace(factor, traced=traced) for factor, traced in pairs)
+
+
 class Remade:
-    """Copied and pickled as its factors and choices, which are made anew where a copy arrives."""
+    """Copied and pickled as its factors and choices; a pickle's are traced where it arrives."""
 
     _given: Sequence[Factor]
     _choices: Mapping[str, Any]
@@ -207,8 +219,13 @@ class Remade:
         return _remade, (type(self), self._given, self._choices)
 
     def __copy__(self: Kind) -> Kind:
-        """A solver of the same factors and choices, with memory of its own."""
-        return _remade(type(self), self._given, self._choices)
+        """A solver of the same factors and choices, with memory of its own.
+
+        It solves the same problem, also if what a factor reads, such as a variable, has changed.
+        """
+        made = _remade(type(self), as_traced(self._given, self._factors), self._choices)
+        made._given = self._given
+        return made
 
     def __deepcopy__(self: Kind, memo: object) -> Kind:
         """The same."""
