@@ -267,7 +267,7 @@ def test_a_covariance_comes_back() -> None:
         assert str(back) == str(found)
     for back in (copy.copy(found), copy.deepcopy(found)):
         np.testing.assert_array_equal(back.cross("Pose2", 0, "Pose2", 0), found["Pose2"][0])
-    with pytest.raises(InputError, match="comes from a pickle.*ask for them before"):
+    with pytest.raises(InputError, match=r"comes from a pickle.*ask for them before"):
         pickle.loads(pickle.dumps(found)).cross("Pose2", 0, "Pose2", 0)
 
 

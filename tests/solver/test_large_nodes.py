@@ -174,6 +174,20 @@ class TestRefusals:
         assert "1 rows by argument_7 of 5, argument_0 of 3, argument_1 of 3 and 47 others, " in said
         assert "47 others, 152 degrees of freedom in all; it is large" in said
 
+    def test_a_thousand_arguments_are_refused_at_once(self) -> None:
+        names = [f"c{number}" for number in range(1000)]
+        scope: dict[str, Any] = {}
+        exec(
+            f"def wide(x, {', '.join(names)}):\n    return x * ({'[0] + '.join(names)}[0])\n", scope
+        )
+        wide = scope["wide"]
+        wide.__annotations__ = dict.fromkeys(names, Annotated[sf.V1, Sequential])
+        wide.__annotations__["x"] = Annotated[sf.V1, Shared]
+        start = time.perf_counter()
+        with pytest.raises(SizeError, match=r"factor wide .* has 1,001 arguments; at most 500"):
+            caspar.Solver(caspar.factor(wide), backend="cpu")
+        assert time.perf_counter() - start < 1.0  # milliseconds on an idle machine
+
     def test_a_node_that_is_too_large(self) -> None:
         huge = sf.matrix_type_from_shape((400, 1))
 

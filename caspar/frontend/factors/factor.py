@@ -23,7 +23,7 @@ class Factor(UserFunction):
         loss: A `caspar.loss.Loss`, or a class of them: what the squared residual of an instance
             costs. None: what it is.
         base: The factor that `with_loss` was called on; None: it was not.
-        traced: The factor as a solver has traced it, in the copies of that solver; None: it is traced
+        traced: The factor as a solver has traced it, for copies of that solver; None: it is traced
             when a solver is made.
         found: What `caspar.tracing` keeps of it for the next solver.
     """
@@ -37,11 +37,12 @@ class Factor(UserFunction):
     example: ClassVar[str] = "Annotated[Point, caspar.TunableShared]"
 
     def __post_init__(self) -> None:
-        """Refuse what is no loss.
+        """Refuse a name that cannot be one, and what is no loss.
 
         Raises:
             FactorError: Names the loss that may have been meant.
         """
+        super().__post_init__()
         if self.loss is not None:
             checked_loss(self.loss, f"factor {self.name}")
 

@@ -50,8 +50,8 @@ class NodeTypeInfo:
 
 def _cross_of_a_pickle(name: str, number: int, other: str, other_number: int) -> Any:
     raise InputError(
-        "this covariance comes from a pickle, which does not hold what covariances between instances "
-        "are found from: ask for them before it is pickled"
+        "this covariance comes from a pickle, which does not hold what covariances between "
+        "instances are found from: ask for them before it is pickled"
     )
 
 
