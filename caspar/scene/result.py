@@ -115,6 +115,8 @@ def _recorded(
                 "recording that was on_iteration of this solve"
             )
     between = len(recording) - 1  # the last one is the solution
+    if between <= 0:  # no step was accepted, or the recording was not used
+        return
     chosen = np.unique(np.linspace(0, between - 1, min(room, between)).round().astype(int))
     for place in chosen.tolist():
         yield f"iteration {recording.records[place].iteration}", recording.values[place]
