@@ -29,8 +29,8 @@ from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
-from caspar.solver.result.given import Given, SolvedArrays, ValuesReader
-from caspar.solver.result.result import IterationRecord, SolveResult
+from caspar.solver.result.given import Given, SolvedArrays
+from caspar.solver.result.result import IterationRecord, SolveResult, ValuesReader
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""

@@ -30,7 +30,7 @@ class Factor(UserFunction):
 
     loss: Loss | type[Loss] | None = None
     base: "Factor | None" = field(default=None, repr=False, compare=False)
-    traced: Any = field(default=None, repr=False, compare=False)
+    traced: Any = field(default=None, init=False, repr=False, compare=False)
     found: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     kind: ClassVar[str] = "factor"
     error: ClassVar[type[FactorError]] = FactorError

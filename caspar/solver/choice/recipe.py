@@ -187,8 +187,10 @@ def as_traced(given: Sequence[Factor], factors: Sequence[TracedFactor]) -> tuple
         given: As the user passed them.
         factors: The same, as a solver has traced them.
     """
-    pairs = zip(given, factors, strict=True)
-    return tuple(replace(factor, traced=traced) for factor, traced in pairs)
+    copies = tuple(replace(factor) for factor in given)
+    for factor, traced in zip(copies, factors, strict=True):
+        object.__setattr__(factor, "traced", traced)
+    return copies
 
 
 class Remade:

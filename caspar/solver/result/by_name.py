@@ -21,7 +21,7 @@ def unknown_name(name: object, what: str, known: Iterable[str]) -> UnknownNameEr
     close = difflib.get_close_matches(str(name), names, 1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     listed = f"these are {', '.join(names)}" if names else "there is none"
-    return UnknownNameError(f"{name!r} is no {what} of this result{hint}; {listed}")
+    return UnknownNameError(f"{name!r} is no {what}{hint}; {listed}")
 
 
 class ByName(dict[str, Value]):

@@ -1,6 +1,6 @@
-"""What a result, or a record of an iteration, can still ask for: values, and their evaluation.
+"""What a result can still ask for: the arrays of its solve, and their evaluation.
 
-Input: what `solve` was given. Cost: nothing until somebody asks.
+Input: what `solve` was given. Cost: that of `solved_arrays`, else nothing until somebody asks.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import InputError
 from caspar.solver.result.solved_arrays import SolvedArrays
 
-__all__ = ["Evaluated", "Given", "SolvedArrays", "ValuesReader"]
+__all__ = ["Evaluated", "Given", "SolvedArrays"]
 """`SolvedArrays` too: whoever makes a `Given` needs both."""
 
 
@@ -44,31 +43,3 @@ class Given:
     factors: tuple[Any, ...]
     arrays: SolvedArrays
     evaluate: Callable[[Mapping[str, Any]], Evaluated]
-
-
-class ValuesReader:
-    """Reads the values of a solve that goes on, until it is closed.
-
-    Args:
-        read: Copies the values by node type.
-    """
-
-    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
-        self._read: Callable[[], Mapping[str, Any]] | None = read
-
-    def __call__(self) -> Mapping[str, Any]:
-        """The values.
-
-        Raises:
-            InputError: The solve has gone on.
-        """
-        if self._read is None:
-            raise InputError(
-                "the values of an iteration can be read only while on_iteration is called with "
-                "its record: read them there, and keep what it returns"
-            )
-        return self._read()
-
-    def close(self) -> None:
-        """The solve goes on."""
-        self._read = None

@@ -2,11 +2,11 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,39 @@ import caspar
 from caspar.errors import InputError
 from caspar.solver.result.by_name import ByName, unknown_name
 from caspar.solver.result.fitted import StandardErrors
-from caspar.solver.result.given import Evaluated, Given, ValuesReader
 from caspar.solver.result.in_parts import parts_of
 from caspar.solver.result.quantities import cost_text, time_text
+
+if TYPE_CHECKING:
+    from caspar.solver.result.given import Evaluated, Given
+
+
+class ValuesReader:
+    """Reads the values of a solve that goes on, until it is closed.
+
+    Args:
+        read: Copies the values by node type.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
+        self._read: Callable[[], Mapping[str, Any]] | None = read
+
+    def __call__(self) -> Mapping[str, Any]:
+        """The values.
+
+        Raises:
+            InputError: The solve has gone on.
+        """
+        if self._read is None:
+            raise InputError(
+                "the values of an iteration can be read only while on_iteration is called with "
+                "its record: read them there, and keep what it returns"
+            )
+        return self._read()
+
+    def close(self) -> None:
+        """The solve goes on."""
+        self._read = None
 
 
 class SolveStatus(Enum):
@@ -268,7 +298,7 @@ class SolveResult:
     losses: Mapping[str, str] = field(default_factory=dict)
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
-    given: Given | None = field(default=None, repr=False)
+    given: "Given | None" = field(default=None, repr=False)
     too_narrow: str = field(default="", repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)
 
@@ -310,7 +340,7 @@ class SolveResult:
         return self._evaluation.weights(factor)
 
     @cached_property
-    def _evaluation(self) -> Evaluated:
+    def _evaluation(self) -> "Evaluated":
         if self.given is None:
             raise InputError(
                 "this result is a copy or comes from a pickle, which does not hold the arrays: use "

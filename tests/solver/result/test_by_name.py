@@ -32,11 +32,11 @@ def test_the_nearest_name_is_suggested() -> None:
     gradient = solver.gradient(result, {"Place": np.ones((1, 2))})
     batch = caspar.BatchSolver(at_origin, backend="cpu").solve({"Place": np.ones((3, 2))})
     asked = [
-        (result.values, "Places", "'Places' is no node type of this result .did you mean 'Place'"),
+        (result.values, "Places", "'Places' is no node type .did you mean 'Place'"),
         (result.active_bounds, "place", "no node type with bounds .*'Place'"),
-        (result.costs, "at_orign", "no factor of this result .did you mean 'at_origin'"),
+        (result.costs, "at_orign", "no factor .did you mean 'at_origin'"),
         (result.problem.nodes, "Plaice", "did you mean 'Place'"),
-        (result.num_beyond_scale, "at_origin", "no factor with a loss of this result; there is"),
+        (result.num_beyond_scale, "at_origin", "no factor with a loss; there is"),
         (gradient, "Pace", "no node type or factor .*'Place'.*these are Place, at_origin"),
         (gradient["at_origin"], "weight", "no array of at_origin"),
         (batch.values, "Places", "did you mean 'Place'"),
