@@ -5,29 +5,13 @@ Input: what `solve` was given. Cost: that of `solved_arrays`, else nothing until
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from caspar.solver.result.result import Evaluated
 from caspar.solver.result.solved_arrays import SolvedArrays
 
-__all__ = ["Evaluated", "Given", "SolvedArrays"]
+__all__ = ["Given", "SolvedArrays"]
 """`SolvedArrays` too: whoever makes a `Given` needs both."""
-
-
-class Evaluated(Protocol):
-    """Costs, residuals and weights at some values: see `caspar.Evaluation`."""
-
-    @property
-    def cost(self) -> float:
-        """That of all factors."""
-
-    def residuals(self, factor: str) -> NDArray[np.float64]:
-        """(m, residual_dim) of a factor."""
-
-    def weights(self, factor: str) -> NDArray[np.float64]:
-        """(m,) of a factor."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,19 @@ from caspar.solver.result.fitted import StandardErrors
 from caspar.solver.result.in_parts import parts_of
 from caspar.solver.result.quantities import cost_text, time_text
 
-if TYPE_CHECKING:
-    from caspar.solver.result.given import Evaluated, Given
+
+class Evaluated(Protocol):
+    """Costs, residuals and weights at some values: see `caspar.Evaluation`."""
+
+    @property
+    def cost(self) -> float:
+        """That of all factors."""
+
+    def residuals(self, factor: str) -> NDArray[np.float64]:
+        """(m, residual_dim) of a factor."""
+
+    def weights(self, factor: str) -> NDArray[np.float64]:
+        """(m,) of a factor."""
 
 
 class ValuesReader:
@@ -271,7 +282,7 @@ class SolveResult:
         num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
-        given: What `solve` was given, for `residuals`, `weights`, `to_html` and `Solver.gradient`.
+        given: What `solve` was given, a `Given`, for all that is asked of a result later.
         too_narrow: Why a solve in mixed precision goes on in float64; empty in what is returned.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
             the report shows them.
@@ -298,7 +309,7 @@ class SolveResult:
     losses: Mapping[str, str] = field(default_factory=dict)
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
-    given: "Given | None" = field(default=None, repr=False)
+    given: Any = field(default=None, repr=False)
     too_narrow: str = field(default="", repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)
 
@@ -340,13 +351,15 @@ class SolveResult:
         return self._evaluation.weights(factor)
 
     @cached_property
-    def _evaluation(self) -> "Evaluated":
+    def _evaluation(self) -> Evaluated:
         if self.given is None:
             raise InputError(
                 "this result is a copy or comes from a pickle, which does not hold the arrays: use "
                 "Solver.evaluate({**arrays, **result.values})"
             )
-        return self.given.evaluate(self.given.arrays.with_values(self.values))
+        arrays = self.given.arrays.with_values(self.values)
+        found: Evaluated = self.given.evaluate(arrays)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the solver and the arrays."""
