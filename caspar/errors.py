@@ -80,6 +80,14 @@ class InputError(CasparError, ValueError):
     """Arrays given to `Solver.solve` that do not fit the factors."""
 
 
+class UnknownNameError(InputError, KeyError):
+    """A result is asked for a node type, a factor or an argument that it does not have."""
+
+    def __str__(self) -> str:
+        """The message; a `KeyError` by itself would show it in quotes."""
+        return str(self.args[0])
+
+
 class RankDeficiencyError(CasparError, ValueError):
     """The residuals do not determine all unknowns, so these have no covariance.
 

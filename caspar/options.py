@@ -68,16 +68,18 @@ class LinearSolverChoice(Enum):
 
     PCG: conjugate gradients on the full normal equations. SCHUR_PCG: the same on the Schur
     complement, without forming it. SCHUR_DENSE: the reduced system is formed and factorised.
-    SPARSE: the reduced system, or the full one where what can be eliminated has the fewer unknowns,
-    is formed as a sparse matrix and factorised. QR: nothing is eliminated, and the Jacobian itself
-    is decomposed as a dense matrix, which keeps the digits of stiff problems. AUTO chooses by
-    sizes, and goes on with QR if a matrix of few unknowns proves to be ill-conditioned.
+    DENSE: nothing is eliminated, and the matrix of all unknowns is formed and factorised. SPARSE:
+    the reduced system, or the full one where what can be eliminated has the fewer unknowns, is
+    formed as a sparse matrix and factorised. QR: nothing is eliminated, and the Jacobian itself is
+    decomposed as a dense matrix, which keeps the digits of stiff problems. AUTO chooses by sizes,
+    and goes on with QR if a matrix of few unknowns proves to be ill-conditioned.
     """
 
     AUTO = "auto"
     PCG = "pcg"
     SCHUR_PCG = "schur_pcg"
     SCHUR_DENSE = "schur_dense"
+    DENSE = "dense"
     SPARSE = "sparse"
     QR = "qr"
 
@@ -188,6 +190,12 @@ class SolveOptions:
         Raises:
             OptionError: Names the option, its value and what is allowed.
         """
+        if type(self.max_iterations) is int and self.max_iterations == 0:
+            raise OptionError(
+                f"max_iterations=0: must be an integer from 1 to {MAX_ITERATIONS}. To score values "
+                "without moving them use Solver.evaluate(arrays), which has costs, residuals and "
+                "weights; a BatchSolver's result has the costs of its start values in initial_cost"
+            )
         for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
             if getattr(self, name) is not None or name != "max_iterations":
                 self._keep(name, checked_count, 1, MAX_ITERATIONS)
@@ -379,6 +387,10 @@ def check_gauge(gauge: Any) -> None:
         )
 
 
+_MEANT = {"gpu": "cuda", "double": "float64", "single": "float32"}
+"""Other words for choices; of some the nearest name is another one."""
+
+
 def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()) -> Any:
     """The member of an enum that a user's string (or member) means.
 
@@ -396,5 +408,8 @@ def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()
     for member in kind:
         if isinstance(value, str) and member.value == value:
             return member
-    allowed = ", ".join(map(repr, (*others, *(member.value for member in kind))))
-    raise OptionError(f"{name}={value!r}: must be one of {allowed}")
+    names = [*others, *(member.value for member in kind)]
+    written = str(value).lower()
+    close = difflib.get_close_matches(_MEANT.get(written, written), names, 1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise OptionError(f"{name}={value!r}: must be one of {', '.join(map(repr, names))}{hint}")

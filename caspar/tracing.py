@@ -41,11 +41,15 @@ class _Kept:
 def traced_factor(factor: Factor) -> TracedFactor:
     """Trace a factor, and compare it with its function on numbers.
 
-    It is not run again in this process while everything that it reads is as it was.
+    It is not run again in this process while everything that it reads is as it was, nor for a copy
+    of a solver.
 
     Raises:
         FactorError: It cannot be traced, or differs on numbers.
     """
+    if factor.traced is not None:
+        known: TracedFactor = factor.traced
+        return known
     with phase(f"tracing {factor.name}"):
         traced = with_loss(factor, _kept_or_traced(factor))
     for source in traced.unused:

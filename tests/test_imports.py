@@ -104,7 +104,7 @@ ROOMS = {
     "solver": {
         "choice": "",
         "input": "",
-        "result": "",
+        "result": "input",
         "plan": "input result",
         "system": "plan",
         "covariance": "choice input result",

@@ -131,19 +131,17 @@ def _own_arrays(found: TracedFactor, arrays: Mapping[str, Any]) -> Mapping[str, 
     """What is passed for the arguments of a factor, names checked."""
     name, where = found.name, f"factor {found.name}"
     kinds = {one.source: one for one in found.arguments}
-    needed = [
-        source
-        for source, one in kinds.items()
-        if one.kind not in (ArgumentKind.NODE_UNIQUE, ArgumentKind.NODE_PAIR)
-    ]
+    needed = found.required
     nodes = [one.node.name for one in kinds.values() if one.node is not None]
-    missing = [one for one in (*nodes, *([name] if needed else [])) if one not in arrays]
+    missing = [one for one in (*nodes, *([name] if len(needed) > 0 else [])) if one not in arrays]
     if len(missing) > 0:
         raise InputError(
             f"{where}: {', '.join(map(repr, missing))} missing; pass the arrays of a solve: "
             "node types by name, and the factor's arguments under its own name"
         )
-    own: Mapping[str, Any] = arrays.get(name, {})
+    own: Any = arrays.get(name)
+    if len(needed) == 0 and (own is None or (isinstance(own, list | tuple) and len(own) == 0)):
+        own = {}
     if not isinstance(own, Mapping):
         raise InputError(
             f"{where}: expected a mapping of {', '.join(needed)}, got {type(own).__name__}"
@@ -154,7 +152,7 @@ def _own_arrays(found: TracedFactor, arrays: Mapping[str, Any]) -> Mapping[str, 
     ]
     if len(wrong) > 0:
         raise InputError(f"{where}: {'; '.join(wrong)}; expected {', '.join(needed)}")
-    return own
+    return dict(own)
 
 
 def _hint(name: object, known: Sequence[str]) -> str:

@@ -142,14 +142,15 @@ def arrays_after(
         bounds: Likewise.
 
     Raises:
-        InputError: The result is a copy, which does not hold its arrays.
+        InputError: The result is a copy, which does not hold its arrays; or they have been written
+            to since the solve.
     """
     if isinstance(solved, Mapping):
         return solved, fixed, bounds
     given = kept(solved)
     known = given.constraints
     return (
-        {**given.arrays, **solved.values},
+        given.with_values(solved.values),
         known.fixed if fixed is None else fixed,
         known.bounds if bounds is None else bounds,
     )

@@ -24,6 +24,7 @@ from caspar.memory.array import Array
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.bounds import NodeBounds
 from caspar.solver.input.constraints import Constraints, read_constraints
+from caspar.solver.input.factor_arrays import no_mapping, with_bare_factors
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def read_batch(
         InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
     """
     expected = [*(node.name for node in nodes), *(factor.name for factor in factors)]
+    arrays = with_bare_factors(arrays, factors)
     _check_names("arrays", arrays, expected)
     one_by_one = BatchArrays(reader, check=check)
     starts: dict[str, Array] = {}
@@ -383,10 +385,7 @@ def _check_names(
     where: str, given: Any, needed: Sequence[str], optional: Sequence[str] = ()
 ) -> None:
     if not isinstance(given, Mapping):
-        raise InputError(
-            f"{where}: expected a mapping of {', '.join(needed) or 'nothing'}, got "
-            f"{type(given).__name__}"
-        )
+        raise InputError(f"{where}: {no_mapping(given, 'names', needed)}")
     known = (*needed, *optional)
     problems = []
     for name in given:

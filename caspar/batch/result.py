@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.runtime.arrays import to_numpy
+from caspar.solver.result.by_name import ByName
 from caspar.solver.result.quantities import time_text
-from caspar.solver.result.result import SolveStatus, values_by_field
+from caspar.solver.result.result import NAMES_OF_RESULT, SolveStatus, values_by_field
 
 STATUSES = tuple(SolveStatus)
 """Codes are places in it."""
@@ -64,6 +65,11 @@ class BatchResult:
     solve_time_s: float
     given: Any = field(default=None, repr=False)
     fields: Mapping[str, Mapping[str, range]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        for name in ("values", "active_bounds", "fields"):
+            object.__setattr__(self, name, ByName(getattr(self, name), NAMES_OF_RESULT[name]))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the arrays of the solve."""

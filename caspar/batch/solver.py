@@ -29,7 +29,13 @@ from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
-from caspar.solver.choice.recipe import Remade, checked_factors, make_recipe, value_fields
+from caspar.solver.choice.recipe import (
+    Remade,
+    as_traced,
+    checked_factors,
+    make_recipe,
+    value_fields,
+)
 from caspar.solver.input.array_reader import ArrayReader
 
 if TYPE_CHECKING:
@@ -79,7 +85,9 @@ class BatchSolver(Remade):
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None
-        self._singly = SingleSolver(self._given, self.backend, self.precision)
+        # it is made later, when what factors read may have changed
+        traced = as_traced(self._given, self._factors)
+        self._singly = SingleSolver(traced, self.backend, self.precision)
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)
@@ -129,6 +137,7 @@ class BatchSolver(Remade):
         with showing(None), self.backend.scope():
             start, before_s = time.perf_counter(), self._kernels.backlog_s
             run = self._runs(arrays, fixed, bounds, options)
+            given = batch_given(arrays, fixed, bounds, self.backend)
             self.backend.synchronize()
             compiling_s = self._kernels.backlog_s - before_s
             setup_s = time.perf_counter() - start - compiling_s
@@ -137,7 +146,7 @@ class BatchSolver(Remade):
             run.launch()
             self.backend.synchronize()
             solve_s = time.perf_counter() - start
-            return BatchResult(
+            result = BatchResult(
                 **run.found(arrays),
                 backend=self.backend.name,
                 device=self.backend.device,
@@ -145,9 +154,11 @@ class BatchSolver(Remade):
                 compile_time_s=compile_s + run.compile_time_s,
                 setup_time_s=setup_s,
                 solve_time_s=solve_s - run.compile_time_s,
-                given=batch_given(arrays, fixed, bounds),
+                given=given,
                 fields=value_fields(self._nodes),
             )
+            given.note_values(result.values)
+            return result
 
     def covariance(
         self,

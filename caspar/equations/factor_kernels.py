@@ -125,6 +125,16 @@ def derivative_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     return kernel.build()
 
 
+def residual_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
+    """Writes the residual of each instance, in the order in which they were given."""
+    form = FactorForm(SharedSums.ATOMIC)
+    kernel = FactorBuilder(factor, "residual", form, types.storage, types)
+    residual = kernel.evaluate(types.storage).residual
+    rows = WriteSequential(rows=True)
+    kernel.write(FactorPart.RESIDUAL.text, residual, types.storage, rows)
+    return kernel.build()
+
+
 def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "score", form, types.sums, types)
     evaluation = kernel.evaluate(types.sums)

@@ -11,6 +11,9 @@ from caspar.errors import SizeError
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.names import internal_name
 
+MAX_NAMED = 4
+"""Arguments that are named one by one."""
+
 
 @contextmanager
 def naming_owners(
@@ -46,12 +49,9 @@ def size_refusal(
     """
     for factor in factors:
         if kernel.startswith(f"{internal_name(factor.name)}__"):
-            by = " and ".join(
-                f"{argument.source} of {argument.tangent_dim}" for argument in factor.nodes
-            )
             return (
                 f"factor {factor.name} ({factor.location}) is too large: a residual of "
-                f"{len(factor.residual)} rows by {by} degrees of freedom; {reason}. Return fewer "
+                f"{len(factor.residual)} rows by {_arguments(factor)}; {reason}. Return fewer "
                 "rows and pass more instances, split the residual into several factors, or split "
                 "a node of many degrees of freedom into several node types"
             )
@@ -62,3 +62,16 @@ def size_refusal(
                 f"freedom; {reason}. Split it into several node types"
             )
     return f"the factors are too large: {reason}. Use fewer factors in one solver"
+
+
+def _arguments(factor: TracedFactor) -> str:
+    """What a residual is derived by; of many arguments the largest."""
+    nodes = factor.nodes
+    if len(nodes) > MAX_NAMED:
+        nodes = tuple(sorted(nodes, key=lambda one: -one.tangent_dim)[: MAX_NAMED - 1])
+    named = [f"{one.source} of {one.tangent_dim}" for one in nodes]
+    if len(nodes) < len(factor.nodes):
+        total = sum(one.tangent_dim for one in factor.nodes)
+        others = len(factor.nodes) - len(nodes)
+        return f"{', '.join(named)} and {others} others, {total} degrees of freedom in all"
+    return f"{' and '.join(named)} degrees of freedom"

@@ -5,7 +5,14 @@ for a factor and a kernel alone. `import caspar` does not load JAX; `import casp
 `docs/guide/gradients.md`.
 """
 
-from caspar.jax.functions import call, residuals
-from caspar.jax.solving import solve
+from caspar.errors import MissingPackageError
+
+try:
+    from caspar.jax.functions import call, residuals
+    from caspar.jax.solving import solve
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "jax":
+        raise
+    raise MissingPackageError("caspar.jax", "jax", "jax") from error
 
 __all__ = ["call", "residuals", "solve"]

@@ -99,9 +99,9 @@ def _run(passed: Passed) -> list[jax.Array]:
 
 
 def _array(where: str, given: Any) -> jax.Array:
-    """An array of any library as JAX's."""
+    """An array of any library as JAX's, which nobody can write to."""
     try:
-        return jnp.asarray(given)
+        return given if isinstance(given, jax.Array) else jnp.array(given)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{where}: {type(given).__name__} is no array and cannot become one ({error}); pass an "
@@ -119,7 +119,7 @@ def _evaluated(
         wanted: Arguments that may be derived by.
         values: Rows, of one type.
     """
-    indices = call.arrays
+    indices = [_array(f"kernel {call.kernel.traced.name}, an option", one) for one in call.arrays]
     num = len(values)
     lengths = lengths_of(values)
     shapes = tuple(

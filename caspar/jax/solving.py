@@ -6,6 +6,7 @@ derivatives and no forward mode. Cost tier: once for a solve and its backward pa
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from caspar.arrays.trees import Path, leaf_at, leaves, with_leaves
 from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
 from caspar.errors import InputError
+from caspar.solver.input.factor_arrays import with_bare_factors
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
@@ -36,7 +38,8 @@ def solve(
     Args:
         solver: A `caspar.Solver` or a `caspar.BatchSolver`.
         arrays: As for its `solve`. JAX arrays, traced ones too, and NumPy arrays are arguments of
-            the function; numbers and lists are part of it.
+            the function; numbers and lists are part of it. What JAX does not keep from changing is
+            copied, so that it may be written to before the backward pass.
         fixed: As for its `solve`; not traced.
         bounds: Likewise.
         hessian: As for `Solver.gradient`.
@@ -57,7 +60,13 @@ def solve(
             f"caspar.jax.solve: solver is a {type(solver).__name__}; pass a caspar.Solver or a "
             "caspar.BatchSolver, such as caspar.Solver([residual])"
         )
-    tree = leaves(arrays)
+    arrays = with_bare_factors(arrays, solver.traced_factors)
+    tree = {
+        path: leaf if isinstance(leaf, jax.Array) else deepcopy(leaf)
+        for path, leaf in leaves(arrays).items()
+    }
+    arrays = with_leaves(arrays, tree)
+    fixed, bounds = deepcopy(fixed), deepcopy(bounds)
     paths = [path for path, leaf in tree.items() if isinstance(leaf, jax.Array | np.ndarray)]
     call = _Call(solver, arrays, paths, hessian, on_result, fixed, bounds, options)
 

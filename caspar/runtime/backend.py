@@ -254,9 +254,9 @@ class Indexing(Protocol):
         """The order in which such tiles would have the nodes, by the same arguments."""
 
     def checksum(self, arrays: Sequence[Array]) -> int:
-        """A number of 64 bits that tells whether indices (int32 or int64) are still the same.
+        """A number of 64 bits that tells whether arrays are still the same.
 
-        It depends on every number, its place, and the lengths; each backend has its own.
+        It depends on every byte, its place, types and lengths; each backend has its own.
         """
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:

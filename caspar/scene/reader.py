@@ -160,7 +160,7 @@ class SceneReader:
         self, factor: TracedFactor, arrays: Mapping[str, Any], places: Mapping[str, Place]
     ) -> _Ends | None:
         """The ends of a factor; None: it has no instances, or touches nothing that is drawn."""
-        given = arrays.get(factor.name, {})
+        given = arrays.get(factor.name) or {}  # None or [] for a factor that needs no arrays
         drawn = [one for one in factor.nodes if one.node_type.name in places]
         counts = [len(_index(given[one.source])) for one in factor.nodes if one.source in given]
         counts += [

@@ -12,7 +12,6 @@ import numpy as np
 from caspar.errors import InputError
 from caspar.scene.reader import SceneReader
 from caspar.scene.scene import Group, Links, Scene, State
-from caspar.solver.result.given import Given
 from caspar.solver.result.quantities import cost_text, count_text
 from caspar.solver.result.recording import Recording
 from caspar.solver.result.result import SolveResult
@@ -57,20 +56,26 @@ def scene_of_result(
             "this result is a copy or comes from a pickle, which does not hold the arrays: call "
             "to_html where the solve was"
         )
-    in_parts = () if given.problem is None else given.problem.in_parts
-    if len(in_parts) > 0:
+    if len(given.arrays.in_parts) > 0:
         raise InputError(
-            f"{', '.join(in_parts)}: given in parts, which are not drawn: put these arrays "
-            "together and solve again"
+            f"{', '.join(given.arrays.in_parts)}: given in parts, which are not drawn: put these "
+            "arrays together and solve again"
         )
-    reader = SceneReader(given.factors, given.arrays, nouns)
+    arrays = given.arrays.at_start()
+    reader = SceneReader(given.factors, arrays, nouns)
+
+    def evaluated(label: str, values: Mapping[str, Any]) -> State:
+        moved = {**arrays, **{name: _like(arrays[name], rows) for name, rows in values.items()}}
+        found = given.evaluate(moved)
+        return reader.state(label, found.cost, moved, found.residuals)
+
     states = [
-        *(_evaluated(reader, given, label, values) for label, values in (before or {}).items()),
-        _evaluated(reader, given, "start", {}),
+        *(evaluated(label, values) for label, values in (before or {}).items()),
+        evaluated("start", {}),
     ]
     room = min(MAX_STATES, max(MAX_NUMBERS // max(_num_numbers(states[0]), 1), 2)) - len(states) - 1
     for label, values in _recorded(recording, result, max(room, 0)):
-        states.append(_evaluated(reader, given, label, values))
+        states.append(evaluated(label, values))
     final = reader.state("solution", result.final_cost, result.values, result.residuals)
     return Scene(
         title=title or ", ".join(count_text(one.total, one.noun) for one in reader.groups),
@@ -81,13 +86,6 @@ def scene_of_result(
         links=reader.links,
         states=(*states, final),
     )
-
-
-def _evaluated(reader: SceneReader, given: Given, label: str, values: Mapping[str, Any]) -> State:
-    placed = {name: _like(given.arrays[name], rows) for name, rows in values.items()}
-    arrays = {**given.arrays, **placed}
-    found = given.evaluate(arrays)
-    return reader.state(label, found.cost, arrays, found.residuals)
 
 
 def _like(given: Any, rows: Any) -> Any:
@@ -117,6 +115,8 @@ def _recorded(
                 "recording that was on_iteration of this solve"
             )
     between = len(recording) - 1  # the last one is the solution
+    if between <= 0:  # no step was accepted, or the recording was not used
+        return
     chosen = np.unique(np.linspace(0, between - 1, min(room, between)).round().astype(int))
     for place in chosen.tolist():
         yield f"iteration {recording.records[place].iteration}", recording.values[place]

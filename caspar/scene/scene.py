@@ -41,6 +41,10 @@ class Group:
     labels: tuple[str, ...] = ()
     forward: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Let texts be such that every file can hold them."""
+        _set(self, noun=_encodable(self.noun), labels=tuple(map(_encodable, self.labels)))
+
 
 @dataclass(frozen=True, eq=False)
 class Links:
@@ -57,6 +61,10 @@ class Links:
     rows: Rows
     total: int
     noun: str
+
+    def __post_init__(self) -> None:
+        """Let texts be such that every file can hold them."""
+        _set(self, noun=_encodable(self.noun))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +89,10 @@ class State:
     segments: Mapping[str, Floats]
     errors: Mapping[str, Floats]
 
+    def __post_init__(self) -> None:
+        """Let texts be such that every file can hold them."""
+        _set(self, label=_encodable(self.label))
+
 
 @dataclass(frozen=True, eq=False)
 class Scene:
@@ -103,3 +115,19 @@ class Scene:
     groups: tuple[Group, ...]
     links: tuple[Links, ...]
     states: tuple[State, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Let texts be such that every file can hold them."""
+        facts = tuple(map(_encodable, self.facts))
+        _set(self, title=_encodable(self.title), facts=facts, unit=_encodable(self.unit))
+
+
+def _encodable(text: str) -> str:
+    """A text with `?` for what is no character, as in names of files that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _set(thing: object, **texts: object) -> None:
+    """Set attributes of a frozen dataclass that is being made."""
+    for name, text in texts.items():
+        object.__setattr__(thing, name, text)

@@ -4,19 +4,23 @@ Input: the system of a problem, just scored. Output: an `Evaluation`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import InputError
+from caspar.equations.factor_kernels import residual_kernel
+from caspar.equations.parts import FactorPart
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.runtime.backend import Backend
+from caspar.runtime.group.member import Member
+from caspar.solver.covariance.instance_kernels import InstanceKernels
 from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
+from caspar.solver.result.by_name import ByName, unknown_name
 
 Floats = NDArray[np.float64]
 
@@ -35,6 +39,11 @@ class Evaluation:
     _residuals: Mapping[str, Floats] = field(repr=False)
     _weights: Mapping[str, Floats] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        object.__setattr__(self, "costs", ByName(self.costs, "factor"))
+        object.__setattr__(self, "losses", ByName(self.losses, "factor with a loss"))
+
     @property
     def cost(self) -> float:
         """That of all factors."""
@@ -47,8 +56,8 @@ class Evaluation:
             factor: Its name.
 
         Returns:
-            (m, residual_dim), in the order of its arrays, on the host. They are as precise as the
-            values: float32 in `mixed` precision.
+            (m, residual_dim), in the order of its arrays, on the host. They are computed in the
+            type of values: in float64, also in `mixed` precision.
 
         Raises:
             InputError: There is no such factor.
@@ -73,7 +82,7 @@ class Evaluation:
 
     def _of(self, arrays: Mapping[str, Floats], factor: str) -> Floats:
         if factor not in arrays:
-            raise InputError(f"{factor!r} is no factor; these are {', '.join(arrays)}")
+            raise unknown_name(factor, "factor", arrays)
         return arrays[factor].copy()
 
 
@@ -107,8 +116,44 @@ def final_costs(
     return {**costs, **system.findings.factor_costs()}, system.findings.num_beyond_scale()
 
 
+class Residuals:
+    """The residuals of all instances in float64, whatever type a solve keeps them in.
+
+    Args:
+        backend: Where they are evaluated.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._kernels = InstanceKernels(backend, "residuals", residual_kernel)
+
+    def of(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, Floats]:
+        """By factor (m, residual_dim), on the host.
+
+        Args:
+            factors: Factors with instances.
+            problem: Their arrays, with values in float64.
+        """
+        bare = [replace(factor, loss=None, terms=()) for factor in factors]
+        self._kernels.compile(bare)
+        if problem.is_parted:
+            problem = problem.joined(cast(Member, self._backend))
+        values = {name: self._kernels.packed(rows) for name, rows in problem.values.items()}
+        found = {}
+        for factor in bare:
+            dims = {FactorPart.RESIDUAL.text: len(factor.residual)}
+            outputs, _ = self._kernels.run(factor, problem, values, dims)
+            rows = outputs[FactorPart.RESIDUAL.text]
+            found[factor.name] = np.array(self._backend.to_host(rows))
+        return found
+
+
 def evaluation(
-    factors: Sequence[TracedFactor], problem: Problem, system: System, backend: Backend
+    factors: Sequence[TracedFactor],
+    problem: Problem,
+    system: System,
+    backend: Backend,
+    exact: Residuals,
 ) -> Evaluation:
     """Score the values of a system, and read what that leaves.
 
@@ -117,15 +162,19 @@ def evaluation(
         problem: The arrays; a factor without instances has no part in the system.
         system: Holds the values.
         backend: Where the arrays are, unless they are on the host.
+        exact: Evaluates residuals that the system keeps in a narrower type than values.
     """
     system.score()
     costs = {factor.name: 0.0 for factor in factors} | system.findings.factor_costs()
+    present = [factor for factor in factors if problem.factors[factor.name].count > 0]
+    if system.is_mixed:
+        found = exact.of(present, problem)
+    else:
+        found = {one.name: system.findings.residual_rows(one.name) for one in present}
     residuals, weights = {}, {}
     for factor in factors:
         name = factor.name
-        rows = np.empty((0, len(factor.residual)))
-        if problem.factors[name].count > 0:
-            rows = system.findings.residual_rows(name)
+        rows = found.get(name, np.empty((0, len(factor.residual))))
         residuals[name] = rows
         constants = problem.factors[name].constants
         terms = {
@@ -147,10 +196,3 @@ def _weights(factor: TracedFactor, terms: Mapping[str, Floats], residuals: Float
         # of one that does not count, whatever the residual is
         weights = np.where(terms[WEIGHT] > 0.0, terms[WEIGHT] * weights, 0.0)
     return weights
-
-
-def without_later_entries(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The mappings as they are now; what is in the arrays may change."""
-    return {
-        name: dict(given) if isinstance(given, Mapping) else given for name, given in arrays.items()
-    }

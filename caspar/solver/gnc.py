@@ -21,6 +21,8 @@ from caspar.frontend.factors.trace import WEIGHT
 from caspar.options import choice
 from caspar.runtime.arrays import HOST, location
 from caspar.solver.evaluation import Evaluation
+from caspar.solver.input.factor_arrays import with_bare_factors
+from caspar.solver.result.by_name import ByName
 from caspar.solver.result.in_parts import on_host
 from caspar.solver.result.result import SolveResult, SolveStatus
 from caspar.solver.solver import Solver
@@ -82,6 +84,12 @@ class GncResult:
     steps: tuple[GncStep, ...]
     has_settled: bool
 
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        for name in ("weights", "inliers"):
+            named = ByName(getattr(self, name), "factor with a threshold")
+            object.__setattr__(self, name, named)
+
     @property
     def values(self) -> Mapping[str, Any]:
         """The values of the last solve."""
@@ -130,6 +138,7 @@ def solve_gnc(
     if max_steps < 1:
         raise OptionError(f"solve_gnc: max_steps={max_steps!r}: must be at least 1")
     chosen = choice(GncLoss, "loss", loss)
+    arrays = with_bare_factors(arrays, solver.traced_factors)
     start = solver.evaluate(arrays)
     squares = _squared_thresholds(start, inlier_threshold, inlier_probability)
     for name in squares:

@@ -89,6 +89,7 @@ class Opener:
     Attributes:
         preparations: What is made for the parts of it that occur.
         own_precision: As given.
+        backends: The devices on which arrays may live.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Opener:
         self.own_precision = own_precision
         self._ranks = devices if isinstance(devices, RankDevices) else None
         self._members = devices.members if isinstance(devices, Devices) else ()
+        self.backends: tuple[Backend, ...] = self._members or (backend,)
         prepare: Callable[[Recipe], Prepares] = partial(Preparation, backend)
         if isinstance(devices, RankDevices):
             prepare = partial(RankedPreparation, devices)

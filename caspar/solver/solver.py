@@ -25,7 +25,7 @@ from caspar.options import (
 from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.recipe import Remade, checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.evaluation import Evaluation, evaluation
+from caspar.solver.evaluation import Evaluation, Residuals, evaluation
 from caspar.solver.gradients.gradients import Covariance, Covariances, Gradient, Gradients
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.iterated import System
@@ -57,7 +57,7 @@ class Solver(Remade):
             where a factor couples two nodes of a type that remains, and for fits in which all that
             remains are single nodes; else mixed, and on in float64 if numbers do not fit that. See
             the result's `precision`.
-        linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
+        linear_solver: `auto`, or a name that results have, such as `sparse`: see
             `caspar.LinearSolverChoice`.
         preconditioner: `auto`, `block_jacobi`, `two_level`: see `caspar.PreconditionerChoice`.
         jacobian: `auto`, `stored`, `float16` or `recompute`: see `caspar.JacobianChoice`.
@@ -131,6 +131,7 @@ class Solver(Remade):
         self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
         self._covariances = Covariances(self.backend, recipe)
         self._gradients = Gradients(self.backend, recipe)
+        self._residuals = Residuals(self.backend)
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -140,11 +141,6 @@ class Solver(Remade):
             f"Solver(factors: {factors}; node types: {nodes}; {self.backend.name}, "
             f"{self.precision.value} precision)"
         )
-
-    @property
-    def traced_factors(self) -> tuple[Any, ...]:
-        """All factors as expressions, each a `TracedFactor`: for what draws or reports."""
-        return self._factors
 
     def compile(self, arrays: Mapping[str, Any] | None = None) -> None:
         """Generate and load the kernels now rather than in the first solve.
@@ -238,7 +234,8 @@ class Solver(Remade):
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
         with showing(None), self._opener.open_alone(arrays) as opened:
-            return evaluation(self._factors, opened.problem, opened.system, self.backend)
+            problem, system = opened.problem, opened.system
+            return evaluation(self._factors, problem, system, self.backend, self._residuals)
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -311,7 +308,7 @@ class Solver(Remade):
         given = Constraints(fixed, bounds)
         solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
         # None: those of rank 0, for which there is no covariance either
-        return solved if arrays is None else self._covariances.results.kept(solved, arrays, given)
+        return solved if arrays is None else self._covariances.results.kept(solved)
 
     def covariance(
         self,

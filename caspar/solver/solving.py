@@ -22,16 +22,15 @@ from caspar.solver.evaluation import (
     Evaluation,
     final_costs,
     loss_names,
-    without_later_entries,
 )
-from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.separate_parts import RemarksOnParts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
-from caspar.solver.result.given import Given, ValuesReader
-from caspar.solver.result.result import IterationRecord, SolveResult
+from caspar.solver.result.given import Given, SolvedArrays
+from caspar.solver.result.result import IterationRecord, SolveResult, ValuesReader
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
@@ -97,6 +96,7 @@ class Solving:
             _left(options, first),
             None if on_iteration is None else _counted_from(known, on_iteration),
             Precision.FLOAT64,
+            first.given,
         )
         return _joined(first, second)
 
@@ -107,9 +107,12 @@ class Solving:
         options: SolveOptions,
         on_iteration: Callback | None,
         precision: Precision | None = None,
+        known: Given | None = None,
     ) -> SolveResult:
+        """A solve in one precision; `known`: what the user gave, if the arrays are not that."""
         start = time.perf_counter()
         with self._opener.open(arrays, constraints, options, precision) as opened:
+            given = self._given(arrays, constraints, opened, known)
             compiled_s = opened.active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
@@ -121,17 +124,26 @@ class Solving:
             )
             if opened.is_followed:
                 found = _received(found, opened, self._backend, times)
-            given = self._given(arrays, opened)
+            given.arrays.note_values(found.values)
         return replace(found, given=given)
 
-    def _given(self, arrays: Mapping[str, Any] | None, opened: Opened) -> Given:
+    def _given(
+        self,
+        arrays: Mapping[str, Any] | None,
+        constraints: Constraints,
+        opened: Opened,
+        known: Given | None,
+    ) -> Given:
         """What results ask later; nothing of the whole problem where this is a part of it."""
+        if known is not None:
+            return known
+        backends, together = self._opener.backends, opened.together
         if arrays is None:
-            return Given(self._factors, {}, _of_no_arrays, None)
-        together = opened.together
+            return Given(self._factors, SolvedArrays({}, NOTHING, backends), _of_no_arrays)
         is_whole = together is None or not together.is_spread
         problem = opened.problem if is_whole else None
-        return Given(self._factors, without_later_entries(arrays), self._evaluate, problem)
+        solved = SolvedArrays(arrays, constraints, backends, problem)
+        return Given(self._factors, solved, self._evaluate)
 
     def _iterated(
         self,
@@ -186,7 +198,6 @@ class Solving:
             losses=loss_names(factors),
             active_bounds=problem.active_bounds(moved, backend),
             too_narrow=course.too_narrow,
-            is_of_part=opened.together is not None and opened.together.is_spread,
         )
 
 

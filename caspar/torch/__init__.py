@@ -5,7 +5,14 @@ them; `residuals` and `call` do the same for a factor and a kernel alone. `impor
 load PyTorch; `import caspar.torch` does. See `docs/guide/gradients.md`.
 """
 
-from caspar.torch.functions import call, residuals
-from caspar.torch.solving import solve
+from caspar.errors import MissingPackageError
+
+try:
+    from caspar.torch.functions import call, residuals
+    from caspar.torch.solving import solve
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "torch":
+        raise
+    raise MissingPackageError("caspar.torch", "torch", "torch") from error
 
 __all__ = ["call", "residuals", "solve"]

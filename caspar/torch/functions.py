@@ -97,11 +97,15 @@ def _run(passed: Passed) -> list[torch.Tensor]:
 
 
 def _tensor(where: str, given: Any, dtype: torch.dtype | None) -> torch.Tensor:
-    """An array of any library as a tensor; lists and numbers in the type of the others."""
+    """An array of any library as a tensor; lists and numbers in the type of the others.
+
+    A copy: PyTorch tells if tensors are written to before the backward pass, but not other arrays.
+    """
     if isinstance(given, torch.Tensor):
         return given
     try:
-        return torch.as_tensor(given, dtype=None if hasattr(given, "dtype") else dtype)
+        shared = torch.as_tensor(given, dtype=None if hasattr(given, "dtype") else dtype)
+        return shared.clone()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{where}: {type(given).__name__} is no tensor and cannot become one ({error}); pass "
@@ -120,6 +124,9 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.call = inputs[0]
+        if any(ctx.needs_input_grad):
+            # indices may be written to before the backward pass
+            ctx.call = inputs[0].with_options(_copied)
         ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
@@ -152,6 +159,13 @@ class _Run(torch.autograd.Function):
             found.append(_Run.apply(call, *own))
         stacked = tuple(torch.stack(one) for one in zip(*found, strict=True))
         return stacked, (0,) * len(stacked)
+
+
+def _copied(option: Any) -> Any:
+    """An index that nobody else writes to; prepared ones and numbers are not copied."""
+    if isinstance(option, torch.Tensor):
+        return option.clone()
+    return option.copy() if hasattr(option, "dtype") and hasattr(option, "copy") else option
 
 
 def _array(given: Any) -> Any:

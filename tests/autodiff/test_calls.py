@@ -1,5 +1,7 @@
 """Derivatives of kernels: every access, both languages, both types, without PyTorch and JAX."""
 
+import importlib
+import sys
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from caspar.autodiff import passed
 from caspar.autodiff.call import Call, lengths_of
 from caspar.autodiff.passed import passed_to_factor, passed_to_kernel
 from caspar.codegen.targets import TARGETS
-from caspar.errors import InputError, KernelError
+from caspar.errors import InputError, KernelError, MissingPackageError
 from caspar.frontend.kernels.pulled import pulled_kernel
 from caspar.ir.dtype import DType
 from caspar.kernels.call.compiled import kernel_source
@@ -257,3 +259,18 @@ def test_numbers_of_items() -> None:
     lengths[0] = 7
     with pytest.raises(InputError, match="7 items, but its arguments are for 7, 300"):
         call.count(lengths)
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_without_the_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(sys.modules):
+        if name.split(".")[0] == library or name.startswith(f"caspar.{library}"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(vars(caspar), library, raising=False)
+    needs = rf"caspar\.{library} needs {library}, .* pip install 'caspar\[{library}\]'"
+    with pytest.raises(MissingPackageError, match=needs) as caught:
+        importlib.import_module(f"caspar.{library}")
+    assert isinstance(caught.value, ImportError)
+    with pytest.raises(MissingPackageError, match=needs):
+        getattr(caspar, library)

@@ -1,5 +1,6 @@
 """`caspar.jax`: needs JAX, on the processor."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,28 @@ def test_indices_may_be_traced_and_batches_too() -> None:
     expected = batch.gradient(batch.solve(arrays), {"Wave": np.ones((batches.NUM, 3))})
     np.testing.assert_allclose(found, expected["sample"]["y"], rtol=1e-9, atol=1e-12)
     assert results[0].is_success.all()
+
+
+@pytest.mark.parametrize("kind", [np.array, np.ndarray.tolist])
+def test_numpy_arrays_may_be_written_to_before_the_backward_pass(
+    solver: caspar.Solver, kind: Callable[[Any], Any]
+) -> None:
+    def slopes(*, writes: bool) -> Any:
+        arrays = curve_fit().arrays
+        own = {name: kind(array) for name, array in arrays["decay"].items()}
+        held = {"Curve": np.array([[False, True, False]])}
+
+        def first(y: Any) -> Any:
+            given = {**arrays, "decay": {**own, "y": y}}
+            return caspar.jax.solve(solver, given, fixed=held)["Curve"][0, 0]
+
+        found, pull = jax.vjp(first, jax.numpy.asarray(arrays["decay"]["y"]))
+        if writes:
+            own["x"][3] = kind(np.array([9.0]))
+            held["Curve"][:] = False
+        return pull(jax.numpy.ones_like(found))[0]
+
+    np.testing.assert_array_equal(slopes(writes=True), slopes(writes=False))
 
 
 def test_float32_stays_float32(solver: caspar.Solver) -> None:

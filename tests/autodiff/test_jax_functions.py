@@ -90,3 +90,22 @@ def test_no_items_and_float32() -> None:
     np.testing.assert_array_equal(jax.grad(total)(scale), [0.0])
     found = jax.grad(lambda x: caspar.jax.call(constant, x, count=5).sum())(jax.numpy.ones((1, 2)))
     np.testing.assert_array_equal(found, [[10.0, 10.0]])
+
+
+def test_numpy_arrays_may_be_written_to_before_the_backward_pass() -> None:
+    passed = given(count=6)
+    values = values_of(passed.arguments)
+
+    def slopes(*, writes: bool) -> Any:
+        own = given(count=6)
+        found, pull = jax.vjp(
+            lambda array: sum(one.sum() for one in called(own, {"own": array})),
+            jax.numpy.asarray(values["own"]),
+        )
+        if writes:
+            own.arguments["indexed"]["index"][:] = 0
+            own.arguments["indexed"]["values"][:] = 9.0
+            own.arguments["scale"][...] = 9.0
+        return pull(jax.numpy.ones_like(found))[0]
+
+    np.testing.assert_array_equal(slopes(writes=True), slopes(writes=False))

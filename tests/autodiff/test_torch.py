@@ -116,6 +116,17 @@ def test_writing_into_an_input_is_noticed() -> None:
         values["Curve"].sum().backward()
 
 
+@pytest.mark.parametrize("argument", ["x", "weight"])
+def test_writing_into_a_numpy_constant_is_noticed(argument: str) -> None:
+    arrays = curve_fit().arrays
+    solver = caspar.Solver([decay], backend="cpu")
+    y = tensors(arrays["decay"]["y"])
+    values = caspar.torch.solve(solver, {**arrays, "decay": {**arrays["decay"], "y": y}})
+    arrays["decay"][argument] *= 2.0
+    with pytest.raises(InputError, match=f"have changed since the solve.*decay, {argument}"):
+        values["Curve"].sum().backward()
+
+
 def test_remarks_are_warnings() -> None:
     arrays = curve_fit().arrays
     solver = caspar.Solver([decay], backend="cpu")

@@ -126,3 +126,21 @@ def test_what_no_gradient_flows_through() -> None:
         caspar.torch.call(constant, object(), count=3)
     with pytest.raises(InputError, match=r"use caspar\.torch\.call"):
         constant(x, count=3)
+
+
+def test_numpy_arrays_may_be_written_to_before_the_backward_pass() -> None:
+    passed = given(count=6)
+    values = values_of(passed.arguments)
+
+    def slopes(*, writes: bool) -> Any:
+        own = given(count=6)
+        tensor = torch.tensor(values["own"], requires_grad=True)
+        found = called(own, {"own": tensor})
+        if writes:
+            own.arguments["indexed"]["index"][:] = 0
+            own.arguments["indexed"]["values"][:] = 9.0
+            own.arguments["scale"][...] = 9.0
+        sum(one.sum() for one in found).backward()
+        return tensor.grad
+
+    torch.testing.assert_close(slopes(writes=True), slopes(writes=False), rtol=0.0, atol=0.0)

@@ -25,7 +25,7 @@ def _solve(factors: Any, arrays: Any, **options: Any) -> None:
         ({"decy": {}}, r"unknown name 'decy' \(did you mean 'decay'\?\)"),
         ({"near": {}}, "factor near: 'goal' is missing"),
         ({"near": {"goal": np.zeros((7, 3))}}, r"factor near, argument goal: shape \(7, 3\)"),
-        ({"near": 3}, "factor near: expected a mapping of goal, got int"),
+        ({"near": 3}, r"factor near: expected a mapping of names \(goal\), got int"),
     ],
 )
 def test_arrays(change: Change, message: str) -> None:

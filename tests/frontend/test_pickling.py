@@ -16,7 +16,13 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.errors import CasparError, MissingPackageError, RankDeficiencyError, UnsuitedError
+from caspar.errors import (
+    CasparError,
+    InputError,
+    MissingPackageError,
+    RankDeficiencyError,
+    UnsuitedError,
+)
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.select import select_backend
 from caspar.solver.limits import Limits
@@ -25,6 +31,10 @@ from examples import pose_graph, robust_losses
 
 class Number(sf.V1):
     """What is looked for."""
+
+
+class Place(sf.V5):
+    """With many numbers."""
 
 
 EXPECTED = [[0.6, 0.8, 1.0, 2.0]]
@@ -192,6 +202,41 @@ def test_a_subclass_stays_one() -> None:
     assert type(copy.copy(solver)) is OwnSolver
 
 
+@pytest.mark.parametrize("kind", [caspar.Solver, caspar.BatchSolver])
+def test_copies_solve_what_the_solver_solves(kind: type[caspar.Solver]) -> None:
+    """Also if a variable has changed that the residual reads."""
+    wanted = 3.0
+
+    def reach(place: Annotated[Number, caspar.TunableUnique]) -> sf.V1:
+        return sf.V1(2 * (place[0] - wanted))
+
+    arrays = {"Number": np.zeros((1, 1))}
+    solver = kind(caspar.factor(reach), backend="cpu")
+    wanted = 5.0
+    again = copy.copy(copy.deepcopy(solver))
+    for one in (solver, again):
+        np.testing.assert_allclose(one.solve(arrays).values["Number"], [[3.0]])
+    fresh = kind(caspar.factor(reach), backend="cpu")
+    np.testing.assert_allclose(fresh.solve(arrays).values["Number"], [[5.0]])
+
+
+def test_large_problems_of_a_batch_are_those_of_its_solver() -> None:
+    wanted = 3.0
+
+    def reach(place: Annotated[Place, caspar.TunableShared]) -> sf.V1:
+        return sf.V1(place[0] - wanted)
+
+    solver = caspar.BatchSolver(caspar.factor(reach), backend="cpu")
+    wanted = 5.0
+    arrays = {"Place": np.zeros((2, 30, 5)), "reach": {"place": np.tile(np.arange(30), (2, 1))}}
+    np.testing.assert_allclose(solver.solve(arrays).values["Place"][:, :, 0], 3.0)
+
+
+def test_a_copy_of_a_solver_is_pickled_as_the_solver() -> None:
+    again = pickle.loads(pickle.dumps(copy.copy(new_solver())))
+    assert repr(again) == repr(new_solver())
+
+
 def test_a_solver_in_another_process() -> None:
     solver = new_solver()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -211,6 +256,19 @@ def test_results_and_options_come_back() -> None:
     assert copy.deepcopy(result).iterations == result.iterations
     options = caspar.SolveOptions(max_iterations=3)
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_covariance_comes_back() -> None:
+    solver = new_solver()
+    found = solver.covariance(ARRAYS, {"Pose2": "all"})
+    for back in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):
+        np.testing.assert_array_equal(back["Pose2"], found["Pose2"])
+        np.testing.assert_array_equal(back.correlation("Pose2"), found.correlation("Pose2"))
+        assert str(back) == str(found)
+    for back in (copy.copy(found), copy.deepcopy(found)):
+        np.testing.assert_array_equal(back.cross("Pose2", 0, "Pose2", 0), found["Pose2"][0])
+    with pytest.raises(InputError, match=r"comes from a pickle.*ask for them before"):
+        pickle.loads(pickle.dumps(found)).cross("Pose2", 0, "Pose2", 0)
 
 
 # -- kernels and arrays ----------------------------------------------------------------------------

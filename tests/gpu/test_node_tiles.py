@@ -108,3 +108,18 @@ class TestChecksum:
             first = backend.checksum(arrays)
             assert backend.checksum(arrays[::-1]) != first
             assert backend.checksum(arrays) == first
+
+    @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64"])
+    @pytest.mark.parametrize("count", [1, 2, 3, 1003])
+    def test_every_type(self, dtype: str, count: int) -> None:
+        """Also where an array begins between words of four bytes, and ends there."""
+        backend = cuda_backend()
+        with backend.scope():
+            array = cupy.zeros(count + 1, dtype=dtype)[1:]
+            before = backend.checksum([array])
+            assert backend.checksum([array.copy()]) == before
+            for entry in {0, count // 2, count - 1}:
+                array[entry] = 1
+                assert backend.checksum([array]) != before
+                array[entry] = 0
+            assert backend.checksum([array]) == before

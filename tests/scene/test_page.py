@@ -55,6 +55,28 @@ def test_page_is_one_file(tmp_path: Path) -> None:
     assert 4e6 < len(text) < 6e6  # plotly.js, and next to nothing
 
 
+def test_texts_that_are_no_unicode(tmp_path: Path) -> None:
+    """Titles are often names of files, of which the system allows any bytes."""
+    scene, odd = make_scene(), "caf\udce9.txt"
+    odd_groups = (replace(scene.groups[0], noun=odd, labels=(odd,) * 3), scene.groups[1])
+    odd_states = tuple(replace(state, label=odd) for state in scene.states)
+    odd_links = (replace(scene.links[0], noun=odd),)
+    made = replace(
+        scene,
+        title=odd,
+        facts=(odd,),
+        unit=odd,
+        groups=odd_groups,
+        links=odd_links,
+        states=odd_states,
+    )
+    write_html(made, tmp_path / "scene.html")
+    text = (tmp_path / "scene.html").read_text(encoding="utf-8")
+    assert "<title>caf?.txt</title>" in text
+    assert "<p>caf?.txt</p>" in text
+    assert "udce9" not in text
+
+
 def test_states_are_frames() -> None:
     drawn = figure(make_scene())
     assert [frame.name for frame in drawn.frames] == ["0", "1"]

@@ -1,6 +1,7 @@
 """Scenes: what is drawn of a solve, and where it is."""
 
 import copy
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -146,6 +147,32 @@ def test_wrong_recordings_and_copies(solved: Any) -> None:
         scene_of_result(solved[2], other)
     with pytest.raises(InputError, match="does not hold the arrays"):
         scene_of_result(copy.copy(solved[2]))
+
+
+def test_recordings_without_steps(tmp_path: Path) -> None:
+    """Of a solve that begins at its solution, and one that was passed to no solve."""
+    poses = np.array([[1.0, 0.0, float(place), 0.0] for place in range(3)])
+
+    @caspar.factor
+    def apart(
+        poses: Annotated[caspar.Pair[sf.Pose2], caspar.TunablePair],
+    ) -> sf.V2:
+        first, second = poses
+        return second.t - first.t - sf.V2(1, 0)
+
+    solver = caspar.Solver(apart, backend="cpu")
+    for shift in (0.0, 0.5):
+        start = poses + [0.0, 0.0, 0.0, shift] * np.arange(3)[:, None]
+        recording = caspar.Recording()
+        result = solver.solve(
+            {"Pose2": start}, on_iteration=recording if shift == 0.0 else None, fixed={"Pose2": [0]}
+        )
+        assert len(recording) == 0
+        scene = caspar.scene.scene_of_result(result, recording)
+        assert [state.label for state in scene.states] == ["start", "solution"]
+        assert not any("recorded" in fact for fact in scene.facts)
+        result.to_html(tmp_path / "scene.html", recording)
+        assert (tmp_path / "scene.html").stat().st_size > 1e6
 
 
 def test_nothing_to_draw() -> None:

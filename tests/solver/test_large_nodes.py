@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import SizeError, UnsuitedError
+from caspar.frontend.size_refusal import size_refusal
+from caspar.tracing import traced_factor
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 
@@ -159,6 +161,32 @@ class TestRefusals:
     def test_many_rows(self) -> None:
         with pytest.raises(SizeError, match=r"1000 rows by x of 3 degrees.* pass more instances"):
             caspar.Solver([curve], backend="cpu").compile()
+
+    def test_many_arguments_are_not_all_listed(self) -> None:
+        names = [f"argument_{number}" for number in range(50)]
+        scope: dict[str, Any] = {"V1": sf.V1}
+        exec(f"def wide({', '.join(names)}):\n    return V1({'[0] + '.join(names)}[0])\n", scope)
+        wide = scope["wide"]
+        wide.__annotations__ = dict.fromkeys(names, Annotated[sf.V3, Shared])
+        wide.__annotations__["argument_7"] = Annotated[sf.V5, Shared]
+        factor = traced_factor(caspar.factor(wide))
+        said = size_refusal([factor], [], "wide__score", "it is large")
+        assert "1 rows by argument_7 of 5, argument_0 of 3, argument_1 of 3 and 47 others, " in said
+        assert "47 others, 152 degrees of freedom in all; it is large" in said
+
+    def test_a_thousand_arguments_are_refused_at_once(self) -> None:
+        names = [f"c{number}" for number in range(1000)]
+        scope: dict[str, Any] = {}
+        exec(
+            f"def wide(x, {', '.join(names)}):\n    return x * ({'[0] + '.join(names)}[0])\n", scope
+        )
+        wide = scope["wide"]
+        wide.__annotations__ = dict.fromkeys(names, Annotated[sf.V1, Sequential])
+        wide.__annotations__["x"] = Annotated[sf.V1, Shared]
+        start = time.perf_counter()
+        with pytest.raises(SizeError, match=r"factor wide .* has 1,001 arguments; at most 500"):
+            caspar.Solver(caspar.factor(wide), backend="cpu")
+        assert time.perf_counter() - start < 1.0  # milliseconds on an idle machine
 
     def test_a_node_that_is_too_large(self) -> None:
         huge = sf.matrix_type_from_shape((400, 1))

@@ -75,7 +75,11 @@ def test_choices_of_the_solver_are_no_options() -> None:
 @pytest.mark.parametrize("name", ["max_iterations", "min_linear_iterations"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "3", True, math.nan, 2**31])
 def test_counts(name: str, value: Any) -> None:
-    assert refusal(**{name: value}) == f"{name}={value!r}: must be an integer from 1 to 2147483647"
+    said, _, advice = refusal(**{name: value}).partition(". ")
+    assert said == f"{name}={value!r}: must be an integer from 1 to 2147483647"
+    is_score = name == "max_iterations" and value == 0
+    assert ("use Solver.evaluate(arrays)" in advice) is is_score
+    assert (advice != "") is is_score
 
 
 @pytest.mark.parametrize("name", ["initial_damping", "max_damping"])
@@ -201,6 +205,21 @@ def test_choices(name: str, value: Any) -> None:
     message = f"{name}={value!r}: must be one of {allowed[name]}"
     with pytest.raises(OptionError, match=re.escape(message)):
         caspar.Solver([anchor], **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [
+        ("backend", "gpu", "cuda"),
+        ("backend", "CPU", "cpu"),
+        ("precision", "double", "float64"),
+        ("linear_solver", "Dense", "dense"),
+        ("jacobian", "recomputed", "recompute"),
+    ],
+)
+def test_the_choice_that_was_meant_is_suggested(name: str, value: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=f"did you mean {meant!r}"):
+        caspar.Solver([anchor], **{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [CpuBackend, object(), 1.0])

@@ -1,41 +1,32 @@
-"""What a batch was given, as its result holds it for what follows. Once for each solve."""
+"""What a batch was solved from, as its result holds it. Once for a solve, and for each question."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from caspar.batch.result import BatchResult
 from caspar.errors import InputError
+from caspar.runtime.backend import Backend
 from caspar.solver.input.constraints import Constraints
-
-
-@dataclass(frozen=True, eq=False)
-class BatchGiven:
-    """What `BatchSolver.solve` was given.
-
-    Attributes:
-        arrays: As the user passed them.
-        constraints: Likewise.
-    """
-
-    arrays: Mapping[str, Any]
-    constraints: Constraints
+from caspar.solver.result.solved_arrays import SolvedArrays
 
 
 def batch_given(
-    arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, bounds: Mapping[str, Any] | None
-) -> BatchGiven:
-    """What the user passed to a solve."""
-    return BatchGiven(arrays, Constraints(fixed, bounds))
+    arrays: Mapping[str, Any],
+    fixed: Mapping[str, Any] | None,
+    bounds: Mapping[str, Any] | None,
+    backend: Backend,
+) -> SolvedArrays:
+    """What the user passed to a solve, which has read it."""
+    return SolvedArrays(arrays, Constraints(fixed, bounds), (backend,))
 
 
-def kept(solved: BatchResult) -> BatchGiven:
+def kept(solved: BatchResult) -> SolvedArrays:
     """What a result holds of its solve.
 
     Raises:
         InputError: It is a copy, which does not hold it.
     """
-    if not isinstance(solved.given, BatchGiven):
+    if not isinstance(solved.given, SolvedArrays):
         raise InputError(
             "this result is a copy or comes from a pickle, which does not hold the arrays of its "
             "solve: pass {**arrays, **result.values} in its place"
@@ -43,12 +34,12 @@ def kept(solved: BatchResult) -> BatchGiven:
     return solved.given
 
 
-def given_and_values(
+def solved_and_remarks(
     solved: BatchResult | Mapping[str, Any],
     fixed: Mapping[str, Any] | None,
     bounds: Mapping[str, Any] | None,
-) -> tuple[BatchGiven, Mapping[str, Any], tuple[str, ...]]:
-    """What was solved, the values after it, and what is to be said of these.
+) -> tuple[Mapping[str, Any], Constraints, tuple[str, ...]]:
+    """Arrays with the values after a solve, what is held and bounded, and remarks on the solve.
 
     Args:
         solved: A result, or arrays with values.
@@ -56,21 +47,23 @@ def given_and_values(
         bounds: Likewise.
 
     Raises:
-        InputError: The result does not hold what a gradient needs.
+        InputError: The result does not hold what a gradient needs, or its arrays have been written
+            to since.
     """
     if isinstance(solved, Mapping):
-        return batch_given(solved, fixed, bounds), solved, ()
+        return solved, Constraints(fixed, bounds), ()
     given = kept(solved)
     if fixed is not None or bounds is not None:
         raise InputError(
             "gradient: a result knows what was fixed and bounded in its solve; pass fixed and "
             "bounds with arrays only"
         )
+    arrays, constraints = given.with_values(solved.values), given.constraints
     num_failed = int((~solved.is_success).sum())
     if num_failed == 0:
-        return given, solved.values, ()
+        return arrays, constraints, ()
     remark = (
         f"{num_failed:,} of {solved.num_problems:,} problems have not converged: gradients hold at "
         "a minimum, so theirs may be wrong. See result.status."
     )
-    return given, solved.values, (remark,)
+    return arrays, constraints, (remark,)

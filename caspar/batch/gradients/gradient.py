@@ -11,7 +11,7 @@ from caspar.batch.covariance import with_active_held
 from caspar.batch.generate.shape import is_per_instance
 from caspar.batch.gradients.blocks import BlockSystem
 from caspar.batch.gradients.flat import as_one_factor, as_one_problem
-from caspar.batch.gradients.given import batch_given, given_and_values
+from caspar.batch.gradients.given import batch_given, solved_and_remarks
 from caspar.batch.input import Batch
 from caspar.batch.result import BatchResult, on_host
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
@@ -66,10 +66,8 @@ class BatchGradients:
             hessian: Likewise.
             read: Reads arrays, what is fixed, and bounds, in float64.
         """
-        given, result_values, remarks = given_and_values(*asked)
-        own = {node.name: result_values[node.name] for node in self._nodes}
-        arrays = {**given.arrays, **own}
-        batch = read(arrays, given.constraints.fixed, given.constraints.bounds)
+        arrays, constraints, remarks = solved_and_remarks(*asked)
+        batch = read(arrays, constraints.fixed, constraints.bounds)
         backend, nodes = self._backend, self._nodes
         factors = [one.factor for one in batch.shape.factors]
         flat = [as_one_factor(one) for one in factors]

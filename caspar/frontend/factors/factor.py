@@ -8,7 +8,7 @@ from typing import Any, ClassVar, SupportsIndex, overload
 
 import caspar
 from caspar.errors import FactorError
-from caspar.frontend.factors.loss import Loss
+from caspar.frontend.factors.loss import Loss, checked_loss
 from caspar.frontend.tracing.signature import UserFunction
 
 
@@ -23,15 +23,28 @@ class Factor(UserFunction):
         loss: A `caspar.loss.Loss`, or a class of them: what the squared residual of an instance
             costs. None: what it is.
         base: The factor that `with_loss` was called on; None: it was not.
+        traced: The factor as a solver has traced it, for copies of that solver; None: it is traced
+            when a solver is made.
         found: What `caspar.tracing` keeps of it for the next solver.
     """
 
     loss: Loss | type[Loss] | None = None
     base: "Factor | None" = field(default=None, repr=False, compare=False)
+    traced: Any = field(default=None, init=False, repr=False, compare=False)
     found: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     kind: ClassVar[str] = "factor"
     error: ClassVar[type[FactorError]] = FactorError
     example: ClassVar[str] = "Annotated[Point, caspar.TunableShared]"
+
+    def __post_init__(self) -> None:
+        """Refuse a name that cannot be one, and what is no loss.
+
+        Raises:
+            FactorError: Names the loss that may have been meant.
+        """
+        super().__post_init__()
+        if self.loss is not None:
+            checked_loss(self.loss, f"factor {self.name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate the residual function as it was written."""
@@ -61,6 +74,9 @@ class Factor(UserFunction):
         Args:
             loss: A class of `caspar.loss`, or one of your own that is derived from
                 `caspar.loss.Loss`. None: no loss.
+
+        Raises:
+            FactorError: It is no loss.
         """
         base = self if self.base is None else self.base
         return Factor(self.function, self.name, self.local_names, loss, base)
@@ -112,7 +128,7 @@ def factor(
             `loss_scale`. None: what it is.
 
     Raises:
-        FactorError: The argument is not a plain function.
+        FactorError: The argument is not a plain function, or `loss` is no loss.
     """
     local_names = dict(sys._getframe(1).f_locals)
 

@@ -6,6 +6,7 @@ of the residual: rho(s) = a^2 rho0(s / a^2). Input: a `Loss`. Output: a `TracedL
 with its derivatives by s. A millisecond, once for each solver.
 """
 
+import difflib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import numpy as np
 import symforce.symbolic as sf
 from numpy.typing import NDArray
 
+import caspar
 from caspar.errors import FactorError, UnsupportedFunctionError
 from caspar.frontend.symbolic.derive import gradient
 from caspar.frontend.symbolic.epsilon import SYMBOL, value, with_symbolic_epsilon
@@ -216,9 +218,13 @@ def checked_loss(loss: Any, where: str) -> Loss:
     except TypeError as error:
         raise FactorError(f"{where}, loss {loss.__name__}: {error}") from error
     if not isinstance(made, Loss):
+        names = [name for name in caspar.loss.__all__ if name != Loss.__name__]
+        by_lower = {name.lower(): name for name in names}
+        close = difflib.get_close_matches(str(loss).lower(), by_lower, 1)
+        near = by_lower[close[0]] if close else "Huber"
         raise FactorError(
-            f"{where}: loss={loss!r}; expected a class of caspar.loss such as caspar.loss.Huber, "
-            "or one of your own that is derived from caspar.loss.Loss"
+            f"{where}: loss={loss!r}; expected a class of caspar.loss such as caspar.loss.{near} "
+            f"({', '.join(names)}), or one of your own that is derived from caspar.loss.Loss"
         )
     return made
 

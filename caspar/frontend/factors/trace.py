@@ -243,6 +243,13 @@ class TracedFactor:
         return tuple(argument for argument in self.arguments if argument.node is not None)
 
     @cached_property
+    def required(self) -> tuple[str, ...]:
+        """Arguments for which something must be passed, as the user named them."""
+        by_itself = (ArgumentKind.NODE_UNIQUE, ArgumentKind.NODE_PAIR)
+        names = {one.source: None for one in self.arguments if one.kind not in by_itself}
+        return tuple(names)
+
+    @cached_property
     def unused(self) -> tuple[str, ...]:
         """Tunable arguments, as the user named them, that the residual does not depend on."""
         used = {str(symbol) for row in self.residual for symbol in sf.sympify(row).free_symbols}

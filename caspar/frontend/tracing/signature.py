@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, ForwardRef, get_origin
 import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
-from caspar.errors import CasparError, UnsupportedFunctionError
+from caspar.errors import CasparError, SizeError, UnsupportedFunctionError
 from caspar.frontend.markers import Pair
 from caspar.frontend.names import identifier_refusal, name_refusal
 from caspar.frontend.symbolic.epsilon import SymForceGrewError, with_symbolic_epsilon
@@ -34,6 +34,10 @@ NO_STORAGE_TYPE = (
     "dataclass of them"
 )
 """What errors say of a declared type that is none."""
+
+
+MAX_ARGUMENTS = 500
+"""Arguments of a function at most. Twice as many take some ten seconds to trace and compile."""
 
 
 class Role(Enum):
@@ -131,10 +135,22 @@ class UserFunction:
 
 
 def argument_annotations(user: UserFunction) -> dict[str, Any]:
-    """The annotation of each argument, evaluated where it was postponed."""
+    """The annotation of each argument, evaluated where it was postponed.
+
+    Raises:
+        SizeError: There are more than `MAX_ARGUMENTS`.
+    """
     written = _written(user)
     annotations = {}
-    for name, parameter in inspect.signature(user.function).parameters.items():
+    parameters = inspect.signature(user.function).parameters
+    if len(parameters) > MAX_ARGUMENTS:
+        raise SizeError(
+            f"{user.title} ({user.location}) has {len(parameters):,} arguments; at most "
+            f"{MAX_ARGUMENTS} are compiled, because each is a parameter of every kernel. Pass many "
+            "numbers as one vector or matrix, such as sf.V9, or what is alike as instances of one "
+            "argument"
+        )
+    for name, parameter in parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise user.error(f"{user.title}: {parameter} is not allowed; name each argument")
         if name not in written:

@@ -74,7 +74,7 @@ class CpuIndexing:
         return build_node_order(node, partner, num_nodes, num_partners, tile_size)
 
     def checksum(self, arrays: Sequence[Array]) -> int:
-        """A number that tells whether indices are still the same; a gigabyte a second."""
+        """A number that tells whether arrays are still the same; a gigabyte a second."""
         return host_checksum(arrays)
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:

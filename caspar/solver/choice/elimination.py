@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from caspar.equations.solver_form import couples_reduced, eliminable_types
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.options import LinearSolverChoice
-from caspar.solver.choice.form import Recipe
+from caspar.solver.choice.form import ELIMINATES_NOTHING, Recipe
 
 MIN_REPEATS = 4
 """Instances of a factor for each pair of nodes that it may touch, from which on pairs of nodes meet
@@ -28,7 +28,7 @@ def choose_eliminated(
         counts: Instances of each node type, by name; None: not known yet.
         instances: Instances of each factor, by name; None: not known yet.
     """
-    if recipe.linear_solver in (LinearSolverChoice.PCG, LinearSolverChoice.QR):
+    if recipe.linear_solver in ELIMINATES_NOTHING:
         return ()
     if recipe.eliminate is not None:
         wanted = tuple(node for node in recipe.nodes if node.name in recipe.eliminate)

@@ -74,8 +74,16 @@ class Recipe:
         )
 
 
-FORMS_MATRIX = (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE, LinearSolverChoice.QR)
+FORMS_MATRIX = (
+    LinearSolverChoice.SCHUR_DENSE,
+    LinearSolverChoice.DENSE,
+    LinearSolverChoice.SPARSE,
+    LinearSolverChoice.QR,
+)
 """Linear solvers that decompose a matrix."""
+
+ELIMINATES_NOTHING = (LinearSolverChoice.PCG, LinearSolverChoice.DENSE, LinearSolverChoice.QR)
+"""Linear solvers of all unknowns."""
 
 _JACOBIANS = {
     JacobianChoice.STORED: JacobianStorage.STORED,
@@ -127,7 +135,7 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
             f"linear_solver={recipe.linear_solver.value!r}: no node type can be eliminated; a type "
             f"can if it has at most {MAX_ELIMINATED_DIM} degrees of freedom, every factor touches "
             "at most one of its nodes, by an index, and another type remains",
-            "Use 'auto', 'pcg' or 'sparse'.",
+            "Use 'auto', 'pcg', 'dense' or 'sparse'.",
         )
     return solver_form(
         recipe.factors,

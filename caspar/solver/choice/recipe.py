@@ -5,6 +5,7 @@ Cost tier: once for a solver; tracing takes most of it.
 
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.equations.solver_form import elimination_refusal
@@ -24,7 +25,7 @@ from caspar.options import (
     checked_flag,
     choice,
 )
-from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.choice.form import ELIMINATES_NOTHING, Recipe, usual_precision
 from caspar.solver.limits import Limits
 from caspar.tracing import traced_factor
 
@@ -104,7 +105,7 @@ def _checked_elimination(
     refusal = elimination_refusal(factors, nodes, names) if len(names) > 0 else ""
     if refusal:
         raise OptionError(f"eliminate={given!r}: {refusal}")
-    solves_all = linear_solver in (LinearSolverChoice.PCG, LinearSolverChoice.QR)
+    solves_all = linear_solver in ELIMINATES_NOTHING
     solves_reduced = linear_solver in (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
     if (len(names) > 0 and solves_all) or (len(names) == 0 and solves_reduced):
         what = "eliminates nothing" if solves_all else "needs a node type that is eliminated"
@@ -179,11 +180,30 @@ def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
     return tuple(found.values())
 
 
+def as_traced(given: Sequence[Factor], factors: Sequence[TracedFactor]) -> tuple[Factor, ...]:
+    """Factors that are not traced again.
+
+    Args:
+        given: As the user passed them.
+        factors: The same, as a solver has traced them.
+    """
+    copies = tuple(replace(factor) for factor in given)
+    for factor, traced in zip(copies, factors, strict=True):
+        object.__setattr__(factor, "traced", traced)
+    return copies
+
+
 class Remade:
-    """Copied and pickled as its factors and choices, which are made anew where a copy arrives."""
+    """Copied and pickled as its factors and choices; a pickle's are traced where it arrives."""
 
     _given: Sequence[Factor]
     _choices: Mapping[str, Any]
+    _factors: tuple[TracedFactor, ...]
+
+    @property
+    def traced_factors(self) -> tuple[Any, ...]:
+        """All factors as expressions, each a `TracedFactor`: for what draws or reports."""
+        return self._factors
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.
@@ -201,8 +221,13 @@ class Remade:
         return _remade, (type(self), self._given, self._choices)
 
     def __copy__(self: Kind) -> Kind:
-        """A solver of the same factors and choices, with memory of its own."""
-        return _remade(type(self), self._given, self._choices)
+        """A solver of the same factors and choices, with memory of its own.
+
+        It solves the same problem, also if what a factor reads, such as a variable, has changed.
+        """
+        made = _remade(type(self), as_traced(self._given, self._factors), self._choices)
+        made._given = self._given
+        return made
 
     def __deepcopy__(self: Kind, memo: object) -> Kind:
         """The same."""

@@ -7,7 +7,8 @@ is in tangent coordinates: see the table of steps in `docs/NUMERICS.md`.
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,13 @@ class NodeTypeInfo:
     tangent: Mapping[str, range]
 
 
+def _cross_of_a_pickle(name: str, number: int, other: str, other_number: int) -> Any:
+    raise InputError(
+        "this covariance comes from a pickle, which does not hold what covariances between "
+        "instances are found from: ask for them before it is pickled"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Covariance:
     """The covariance of the values of a problem; made by `Solver.covariance`.
@@ -79,6 +87,18 @@ class Covariance:
     _cross: Callable[[str, int, str, int], Any] = field(repr=False)
     _info: Mapping[str, NodeTypeInfo] = field(repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the system, which covariances between instances are found from."""
+        return {**self.__dict__, "_cross": _cross_of_a_pickle}
+
+    def __copy__(self) -> "Covariance":
+        """The same arrays and the same system."""
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Covariance":
+        """Arrays of its own, and the same system."""
+        return replace(self, _blocks=deepcopy(self._blocks, memo))
+
     @property
     def degrees_of_freedom(self) -> int:
         """Rows of residuals that are left when the unknowns are determined."""
@@ -105,7 +125,7 @@ class Covariance:
             (d, other d) of the kind of `cov[name]`.
 
         Raises:
-            InputError: One of them was not requested.
+            InputError: One of them was not requested, or this covariance comes from a pickle.
         """
         self._place(name, number)
         self._place(other, other_number)

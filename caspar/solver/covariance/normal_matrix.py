@@ -149,7 +149,8 @@ class NormalMatrix:
         self.layout: ReducedLayout = reduced_layout(
             [node for node in self.nodes if node.name not in eliminated], linearized.counts
         )
-        self._jacobians = linearized.jacobians
+        # residuals of which nothing moves are constants
+        self._jacobians = [one for one in linearized.jacobians if len(one.nodes) > 0]
         self._dims = {node.name: node.tangent_dim for node in self.nodes}
         self.eliminations = {name: self._eliminate(name) for name in eliminated}
 
@@ -238,7 +239,7 @@ class NormalMatrix:
     def dense_jacobian(self) -> NDArray[np.float64]:
         """The scaled Jacobian of everything by the nodes that remain: (rows, size), on the host."""
         layout = self.layout
-        stacked = []
+        stacked = [np.zeros((0, layout.size))]
         for factor in self._jacobians:
             for remaining, _ in self._pieces(factor):
                 count, num_rows = (int(size) for size in remaining[0][1].shape[:2])

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from caspar.solver.result.by_name import ByName
+
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
@@ -28,6 +30,14 @@ class Gradient:
     remarks: tuple[str, ...]
     arrays: Mapping[str, Any] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        arrays = {
+            name: ByName(part, f"array of {name}") if isinstance(part, Mapping) else part
+            for name, part in self.arrays.items()
+        }
+        object.__setattr__(self, "arrays", ByName(arrays, "node type or factor"))
+
     def __getitem__(self, name: str) -> Any:
         """Of a node type an array; of a factor a mapping from its arguments to arrays.
 
@@ -35,6 +45,6 @@ class Gradient:
         of its loss.
 
         Raises:
-            KeyError: There is no such node type or factor.
+            UnknownNameError: There is no such node type or factor.
         """
         return self.arrays[name]

@@ -107,12 +107,12 @@ class Gradients:
         given, names = solved.given, {factor.name for factor in recipe.factors}
         if given is None:
             raise InputError(OF_A_COPY)
-        if isinstance(given, Given) and given.problem is None:
+        if isinstance(given, Given) and not given.arrays.is_whole:
             raise InputError(
                 "this result is of a problem that several processes share, and each knows only "
                 "its part: solve it in one process for a gradient"
             )
-        if not isinstance(given, Given) or set(given.problem.factors) != names:
+        if not isinstance(given, Given) or {one.name for one in given.factors} != names:
             raise InputError(
                 f"this result is of another solver; this one has the factors {', '.join(names)}"
             )
@@ -121,8 +121,9 @@ class Gradients:
                 "gradient: a result knows what was fixed and bounded in its solve; pass fixed and "
                 "bounds with arrays only"
             )
-        _refuse_parts(given.problem)
-        return _Solved(given.problem, given.arrays, solved.values, on_status(solved.status))
+        problem, arrays = given.arrays.problem_with(solved.values)
+        _refuse_parts(problem)
+        return _Solved(problem, arrays, solved.values, on_status(solved.status))
 
 
 def _refuse_parts(problem: Problem) -> None:

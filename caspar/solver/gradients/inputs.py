@@ -17,6 +17,7 @@ from caspar.runtime.arrays import HOST, as_library, location
 from caspar.runtime.backend import Backend
 from caspar.solver.gradients.adjoint import Derived
 from caspar.solver.input.array_reader import ArrayReader, unblocked
+from caspar.solver.input.factor_arrays import with_bare_factors
 from caspar.solver.input.problem import Problem
 
 
@@ -119,6 +120,7 @@ def given_back(
         derived: On the device.
         shape: Gives constants their shapes.
     """
+    arrays = with_bare_factors(arrays, factors)
     kind = arrays[next(iter(problem.values))]
     is_host = location(kind) == HOST
 

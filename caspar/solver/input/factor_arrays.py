@@ -1,7 +1,8 @@
 """The checked arrays of one factor."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -88,3 +89,36 @@ class FactorArrays:
             for name, one in self.constants.items()
         }
         return replace(self, constants=constants)
+
+
+def with_bare_factors(arrays: Any, factors: Sequence[TracedFactor]) -> Any:
+    """Arrays with `{}` for each factor that needs none and got None, `[]` or nothing.
+
+    Args:
+        arrays: As the user passed them.
+        factors: All factors of the solver.
+    """
+    if not isinstance(arrays, Mapping):
+        return arrays
+    bare = [one.name for one in factors if len(one.required) == 0]
+    missing: dict[str, Any] = {name: {} for name in bare if _is_nothing(arrays.get(name))}
+    return {**arrays, **missing} if len(missing) > 0 else arrays
+
+
+def _is_nothing(given: Any) -> bool:
+    return given is None or (isinstance(given, list | tuple) and len(given) == 0)
+
+
+def no_mapping(given: Any, what: str, expected: Sequence[str]) -> str:
+    """What is wrong with an object that is passed instead of a mapping.
+
+    Args:
+        given: The object.
+        what: What the mapping would have, such as `arguments`.
+        expected: Their names.
+    """
+    got = type(given).__name__
+    if len(expected) == 0:
+        return f"there is nothing to pass, got {got}; pass {{}}, or leave it out"
+    advice = "; if there are no instances, pass [] for each" if _is_nothing(given) else ""
+    return f"expected a mapping of {what} ({', '.join(expected)}), got {got}{advice}"

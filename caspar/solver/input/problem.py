@@ -159,6 +159,11 @@ class Problem:
         return sum(int(array.nbytes) for array in whole if isinstance(array, kind))
 
     @property
+    def is_parted(self) -> bool:
+        """Whether some arrays are in parts that several devices have."""
+        return any(isinstance(array, PartedArray) for array in self._arrays())
+
+    @property
     def is_on_host(self) -> bool:
         """Whether all values, constants and indices are on the host, and none is in parts."""
         return all(isinstance(array, np.ndarray) for array in self._arrays())

@@ -20,6 +20,12 @@ from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.array_reader import ArrayReader, unblocked
 from caspar.solver.input.constraints import NOTHING, Constraints, read_constraints
+from caspar.solver.input.factor_arrays import (
+    ConstantArray,
+    FactorArrays,
+    no_mapping,
+    with_bare_factors,
+)
 from caspar.solver.input.given_parts import GivenParts
 from caspar.solver.input.parts import (
     PartReaders,
@@ -28,7 +34,7 @@ from caspar.solver.input.parts import (
     joined_factor,
     joined_parts,
 )
-from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
+from caspar.solver.input.problem import Problem
 from caspar.solver.input.term_reader import TermReader
 
 
@@ -84,6 +90,7 @@ def check_problem(
     """
     by_name = _Reader(reader, parts)
     expected = [node.name for node in nodes] + [factor.name for factor in factors]
+    arrays = with_bare_factors(arrays, factors)
     _check_names("arrays", "node types and factors", arrays, expected)
     given = {node.name: by_name.given_values(node, arrays[node.name]) for node in nodes}
     values = {node.name: by_name.node_values(node, given[node.name]) for node in nodes}
@@ -104,10 +111,7 @@ def _check_names(
     where: str, what: str, given: Any, expected: Sequence[str], optional: Sequence[str] = ()
 ) -> None:
     if not isinstance(given, Mapping):
-        raise InputError(
-            f"{where}: expected a mapping of {what} ({', '.join(expected)}), "
-            f"got {type(given).__name__}"
-        )
+        raise InputError(f"{where}: {no_mapping(given, what, expected)}")
     known = (*expected, *optional)
     unknown = [str(name) for name in given if name not in known]
     missing = [name for name in expected if name not in given]
@@ -170,11 +174,7 @@ class _Reader:
     ) -> FactorArrays:
         """Indices and constants of a factor, or of a part of one, which `where` names."""
         by_source = {argument.source: argument for argument in factor.arguments}
-        expected = [
-            source
-            for source, argument in by_source.items()
-            if argument.kind not in (ArgumentKind.NODE_PAIR, ArgumentKind.NODE_UNIQUE)
-        ]
+        expected = factor.required
         terms = TermReader(self._arrays, factor, where)
         terms.check_names(given)
         _check_names(where, "arguments", given, expected, term_names(factor))

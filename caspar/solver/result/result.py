@@ -2,28 +2,63 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import InputError
+from caspar.solver.result.by_name import ByName, unknown_name
 from caspar.solver.result.fitted import StandardErrors
-from caspar.solver.result.given import Evaluated, Given, ValuesReader
 from caspar.solver.result.in_parts import parts_of
 from caspar.solver.result.quantities import cost_text, time_text
 
-SAME_COST = 1e-3
-"""Relative difference of a cost that is evaluated once more, at most; also where users pass values
-in float32."""
 
-LEAST_KNOWN_COST = 1e-9
-"""Share of the first cost that rounding may change."""
+class Evaluated(Protocol):
+    """Costs, residuals and weights at some values: see `caspar.Evaluation`."""
+
+    @property
+    def cost(self) -> float:
+        """That of all factors."""
+
+    def residuals(self, factor: str) -> NDArray[np.float64]:
+        """(m, residual_dim) of a factor."""
+
+    def weights(self, factor: str) -> NDArray[np.float64]:
+        """(m,) of a factor."""
+
+
+class ValuesReader:
+    """Reads the values of a solve that goes on, until it is closed.
+
+    Args:
+        read: Copies the values by node type.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
+        self._read: Callable[[], Mapping[str, Any]] | None = read
+
+    def __call__(self) -> Mapping[str, Any]:
+        """The values.
+
+        Raises:
+            InputError: The solve has gone on.
+        """
+        if self._read is None:
+            raise InputError(
+                "the values of an iteration can be read only while on_iteration is called with "
+                "its record: read them there, and keep what it returns"
+            )
+        return self._read()
+
+    def close(self) -> None:
+        """The solve goes on."""
+        self._read = None
 
 
 class SolveStatus(Enum):
@@ -152,6 +187,21 @@ class ProblemSize:
     left_out: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        for name, what in _NAMES_OF_SIZE.items():
+            object.__setattr__(self, name, ByName(getattr(self, name), what))
+
+
+_NAMES_OF_SIZE = {
+    "nodes": "node type",
+    "factors": "factor",
+    "held": "node type with something held",
+    "left_out": "factor with instances of weight 0",
+    "bounded": "node type with bounds",
+}
+"""By each mapping of a `ProblemSize` what its names stand for."""
+
 
 def values_by_field(
     values: Mapping[str, Any], fields: Mapping[str, Mapping[str, range]], name: str
@@ -167,8 +217,7 @@ def values_by_field(
         InputError: There is no such node type, or it is no dataclass.
     """
     if name not in values:
-        known = ", ".join(values)
-        raise InputError(f"{name!r} is no node type of this result; these are {known}")
+        raise unknown_name(name, "node type", values)
     places = fields.get(name, {})
     if len(places) == 0:
         raise InputError(
@@ -182,6 +231,17 @@ def values_by_field(
         cut = [rows[..., columns] for rows in parts]
         found[one] = cut if isinstance(given, list) else cut[0]
     return found
+
+
+NAMES_OF_RESULT = {
+    "values": "node type",
+    "fields": "dataclass",
+    "costs": "factor",
+    "losses": "factor with a loss",
+    "num_beyond_scale": "factor with a loss",
+    "active_bounds": "node type with bounds",
+}
+"""By each mapping of a `SolveResult` what its names stand for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +265,8 @@ class SolveResult:
         backend: `cuda` or `cpu`.
         device: The device in words.
         precision: `mixed`, `float32` or `float64`.
-        linear_solver: What solved the linear systems: `pcg`, `schur_pcg`, `schur_dense`, `sparse`,
-            or `dense`: a small system of which nothing was eliminated.
+        linear_solver: What solved the linear systems: `pcg`, `schur_pcg`, `schur_dense`, `dense`,
+            `sparse` or `qr`: see `caspar.LinearSolverChoice`.
         compile_time_s: Seconds to trace, compile and load the kernels, those of `Solver` and
             `Solver.compile` in the first result; 0 where they were loaded.
         setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
@@ -222,10 +282,8 @@ class SolveResult:
         num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
-        given: What `solve` was given, for `residuals`, `weights`, `to_html` and `Solver.gradient`.
+        given: What `solve` was given, a `Given`, for all that is asked of a result later.
         too_narrow: Why a solve in mixed precision goes on in float64; empty in what is returned.
-        is_of_part: Whether `residuals` and `weights` are those of the factors that this process
-            passed, one of several.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
             the report shows them.
     """
@@ -251,10 +309,14 @@ class SolveResult:
     losses: Mapping[str, str] = field(default_factory=dict)
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
-    given: Given | None = field(default=None, repr=False)
+    given: Any = field(default=None, repr=False)
     too_narrow: str = field(default="", repr=False)
-    is_of_part: bool = field(default=False, repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Let mappings suggest names."""
+        for name, what in NAMES_OF_RESULT.items():
+            object.__setattr__(self, name, ByName(getattr(self, name), what))
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
         """The residuals of a factor at `values`, without weight and loss.
@@ -295,15 +357,8 @@ class SolveResult:
                 "this result is a copy or comes from a pickle, which does not hold the arrays: use "
                 "Solver.evaluate({**arrays, **result.values})"
             )
-        found = self.given.evaluate({**self.given.arrays, **self.values})
-        # values of float32 are rounded on their way
-        least = LEAST_KNOWN_COST * abs(self.initial_cost)
-        is_same = math.isclose(found.cost, self.final_cost, rel_tol=SAME_COST, abs_tol=least)
-        if not (self.is_of_part or is_same):
-            raise InputError(
-                f"the arrays have changed since the solve: these values cost {found.cost:g} with "
-                f"them, and {self.final_cost:g} then. Keep copies, or use Solver.evaluate"
-            )
+        arrays = self.given.arrays.with_values(self.values)
+        found: Evaluated = self.given.evaluate(arrays)
         return found
 
     def __getstate__(self) -> dict[str, Any]:

@@ -214,9 +214,9 @@ def problem_of(mix: str) -> tuple[tuple[caspar.Factor, ...], Arrays]:
 
 def solver_names(mix: str) -> tuple[str, ...]:
     return (
-        ("pcg", "sparse", "auto")
+        ("pcg", "dense", "sparse", "auto")
         if mix == "views alone"
-        else ("pcg", "schur_pcg", "schur_dense", "sparse")
+        else ("pcg", "schur_pcg", "schur_dense", "dense", "sparse")
     )
 
 

@@ -59,7 +59,7 @@ def test_damping_is_relative_to_the_diagonal(linear_solver: str, jacobian: str) 
     assert_first_step(solver, "shared lens", 1.0, 1e-7)
 
 
-@pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
+@pytest.mark.parametrize("linear_solver", ["schur_dense", "dense", "sparse"])
 def test_a_step_in_mixed_precision(linear_solver: str) -> None:
     made = _solver("everything", linear_solver, "mixed")
     assert_first_step(made, "everything", 1e-8, 1e-3)
@@ -104,7 +104,7 @@ def test_all_linear_solvers_reach_one_optimum(mix: str) -> None:
         assert result.final_cost == pytest.approx(best, rel=1e-7), name
 
 
-@pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
+@pytest.mark.parametrize("linear_solver", ["schur_dense", "dense", "sparse"])
 def test_a_factorisation_counts_as_one_iteration(linear_solver: str) -> None:
     result = _solver("shared lens", linear_solver).solve(problem_of("shared lens")[1])
     assert result.linear_solver == linear_solver

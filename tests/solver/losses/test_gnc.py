@@ -275,7 +275,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "both": ({"inlier_threshold": 1.0, "inlier_probability": 0.9}, "give either"),
     "zero": ({"inlier_threshold": 0.0}, "factor point: must be finite and greater than 0"),
     "shape": ({"inlier_threshold": {"point": np.ones(3)}}, "expected a number, or (90,)"),
-    "unknown": ({"inlier_threshold": {"pont": 1.0}}, "'pont' is no factor; these are point"),
+    "unknown": ({"inlier_threshold": {"pont": 1.0}}, "'pont' is no factor (did you mean 'point'?)"),
     "probability": ({"inlier_probability": 1.5}, "1.5; it is between 0 and 1"),
     "loss": ({"inlier_threshold": 1.0, "loss": "huber"}, "loss='huber'"),
     "growth": ({"inlier_threshold": 1.0, "growth": 1.0}, "growth=1.0"),

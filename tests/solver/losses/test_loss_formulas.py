@@ -1,6 +1,6 @@
 """Each loss against its formula in NumPy, and its derivatives against finite differences."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -143,3 +143,18 @@ def test_what_is_no_loss(loss: Any, message: str) -> None:
 def test_an_abstract_loss() -> None:
     with pytest.raises(FactorError, match="abstract"):
         trace_loss(caspar.loss.Loss, "factor f")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("huber", "Huber"), ("cauchi", "Cauchy"), ("soft_l1", "SoftL1"), (caspar.loss, "Huber")],
+)
+def test_what_is_no_loss_is_refused_at_once(given: Any, meant: str) -> None:
+    def residual(place: Annotated[sf.V2, caspar.TunableUnique]) -> sf.V2:
+        return place
+
+    message = rf"factor residual: loss=.* such as caspar\.loss\.{meant} \(L2, Arctan"
+    with pytest.raises(FactorError, match=message):
+        caspar.factor(residual).with_loss(given)
+    with pytest.raises(FactorError, match=message):
+        caspar.factor(loss=given)(residual)

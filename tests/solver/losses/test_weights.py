@@ -188,7 +188,8 @@ def test_costs_residuals_and_weights(backend: str) -> None:
     assert_allclose(result.weights("glance"), expected, rtol=1e-12)
     assert result.num_beyond_scale["glance"] == np.count_nonzero(length > scale)
     assert result.losses == {"glance": "Huber", "hold": "SoftL1"}
-    with pytest.raises(InputError, match="'glances' is no factor; these are glance, hold, pin"):
+    known = r"'glances' is no factor \(did you mean 'glance'\?\); these are glance, hold, pin"
+    with pytest.raises(InputError, match=known):
         result.residuals("glances")
 
 

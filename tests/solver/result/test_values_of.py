@@ -78,7 +78,7 @@ def test_what_has_no_fields_is_refused() -> None:
     result = solved()
     with pytest.raises(InputError, match=r"node type Level is no dataclass.* values\['Level'\]"):
         result.values_of("Level")
-    with pytest.raises(InputError, match=r"'Curve' is no node type of this result; these are Dec"):
+    with pytest.raises(InputError, match=r"'Curve' is no node type; these are Dec"):
         result.values_of("Curve")
 
 

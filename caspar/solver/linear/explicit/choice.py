@@ -49,6 +49,7 @@ _BY_NAME = {
     LinearSolverChoice.PCG: Method.GRADIENTS,
     LinearSolverChoice.SCHUR_PCG: Method.GRADIENTS,
     LinearSolverChoice.SCHUR_DENSE: Method.DENSE,
+    LinearSolverChoice.DENSE: Method.DENSE,
     LinearSolverChoice.SPARSE: Method.SPARSE,
     LinearSolverChoice.QR: Method.ORTHOGONAL,
 }

@@ -1,0 +1,49 @@
+"""Mappings of results: they are dictionaries, and suggest a name where one is not found."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from caspar.errors import UnknownNameError
+
+Value = TypeVar("Value")
+
+
+def unknown_name(name: object, what: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name that is not there.
+
+    Args:
+        name: What was asked for.
+        what: What it should be, such as `node type`.
+        known: What there is.
+    """
+    names = list(known)
+    close = difflib.get_close_matches(str(name), names, 1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    listed = f"these are {', '.join(names)}" if names else "there is none"
+    return UnknownNameError(f"{name!r} is no {what}{hint}; {listed}")
+
+
+class ByName(dict[str, Value]):
+    """A dictionary that says which names there are.
+
+    Args:
+        items: Its items.
+        what: What a name stands for, such as `node type`.
+    """
+
+    def __init__(self, items: Mapping[str, Value], what: str) -> None:
+        super().__init__(items)
+        self._what = what
+
+    def __missing__(self, name: str) -> Value:
+        """Called for a name that is not there.
+
+        Raises:
+            UnknownNameError: Suggests the nearest name.
+        """
+        raise unknown_name(name, self._what, self)
+
+    def __reduce__(self) -> tuple[type["ByName[Value]"], tuple[dict[str, Value], str]]:
+        """What makes it again, for `pickle` and `copy`."""
+        return type(self), (dict(self), self._what)
