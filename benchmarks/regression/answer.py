@@ -65,7 +65,8 @@ class Outcome:
         sum_of_squares: Of the returned parameters, in float64.
         reached: The minimum there.
         digits: Correct digits of the worst parameter; None without certified parameters.
-        is_false_success: Whether the solver reports success and a polish gets much lower.
+        is_false_success: Whether the solver reports success and a polish gets much lower, or the
+            problem has one minimum and this is another place.
     """
 
     suite: str
@@ -95,9 +96,15 @@ def judge(
         digits = correct_digits(answer.parameters, np.array(problem.certified))
     is_false = False
     if answer.is_success and reached is not Reached.GLOBAL:
-        polished = polish(numeric, answer.parameters)
-        is_false = total > polished * (1.0 + FALSE_SUCCESS) + problem.zero
+        is_false = problem.has_one_minimum or _is_lowered(problem, numeric, answer, total)
     return total, reached, digits, is_false
+
+
+def _is_lowered(
+    problem: Problem, numeric: NumericProblem, answer: Answer, total: float
+) -> bool:
+    polished = polish(numeric, answer.parameters)
+    return total > polished * (1.0 + FALSE_SUCCESS) + problem.zero
 
 
 def correct_digits(parameters: Array, certified: Array) -> float:

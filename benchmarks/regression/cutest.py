@@ -45,8 +45,11 @@ def has_sif2jax() -> bool:
 
 def problems() -> tuple[list[Problem], Counter[str]]:
     """The problems that can be translated, and for the others how often each reason occurs."""
+    import jax
+
     from benchmarks.regression.translate import UntranslatableError
 
+    jax.config.update("jax_enable_x64", True)
     found, reasons = [], Counter[str]()
     for source in _sources():
         try:

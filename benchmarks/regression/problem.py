@@ -54,6 +54,7 @@ class Problem:
         bounds: Lower and upper bounds, each (number of parameters,), infinite if open; or None.
         same_minimum: Relative distance at which two sums of squares belong to the same minimum.
         zero: A sum of squares this far from a minimum, absolutely, belongs to it as well.
+        has_one_minimum: Whether nothing else is a minimum.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Problem:
     bounds: tuple[Array, Array] | None = None
     same_minimum: float = SAME_MINIMUM
     zero: float = ZERO
+    has_one_minimum: bool = False
 
     @property
     def num_parameters(self) -> int:

@@ -5,7 +5,7 @@ known minimum.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -115,21 +115,25 @@ def cutest_outcomes(problem: Problem) -> Iterator[Outcome]:
     yield from _judged(problem, numeric, solvers, Part.CUTEST, "standard", start)
 
 
-def stiff_outcomes() -> Iterator[Outcome]:
-    """The same on all stiff problems, beside GTSAM if it can be imported."""
-    cases = [(problem, _by_precision(problem)) for problem in stiff.problems()]
-    for weight in stiff.TIE_WEIGHTS:
-        fit = stiff.PathFit(weight)
-        own = {f"caspar {one}": partial(fit.solve, precision=one) for one in PRECISIONS}
-        cases.append((fit.problem, own))
-    for problem, own in cases:
-        print(problem.name, flush=True)
-        numeric, start = NumericProblem(problem), np.array(problem.starts[0])
-        peers = _peers(numeric, start)
-        if has_gtsam():
-            for name in GTSAM_LINEAR_SOLVERS:
-                peers[f"GTSAM {name}"] = gtsam_solve(numeric, name)
-        yield from _judged(problem, numeric, own | peers, Part.STIFF, "standard", start)
+def stiff_outcomes() -> dict[str, Callable[[], Iterator[Outcome]]]:
+    """By name of a stiff problem, the same on it, beside GTSAM if it can be imported."""
+    plain = {one.name: partial(_stiff, one, partial(_by_precision, one)) for one in stiff.problems()}
+    paths = [stiff.PathFit(weight) for weight in stiff.TIE_WEIGHTS]
+    tied = {one.problem.name: partial(_stiff, one.problem, partial(_paths, one)) for one in paths}
+    return plain | tied
+
+
+def _stiff(problem: Problem, own: Callable[[], Mapping[str, Solve]]) -> Iterator[Outcome]:
+    numeric, start = NumericProblem(problem), np.array(problem.starts[0])
+    solvers = {**own(), **_peers(numeric, start)}
+    if has_gtsam():
+        for name in GTSAM_LINEAR_SOLVERS:
+            solvers[f"GTSAM {name}"] = gtsam_solve(numeric, name)
+    yield from _judged(problem, numeric, solvers, Part.STIFF, "standard", start)
+
+
+def _paths(fit: stiff.PathFit) -> dict[str, Solve]:
+    return {f"caspar {one}": partial(fit.solve, precision=one) for one in PRECISIONS}
 
 
 def _by_precision(problem: Problem) -> dict[str, Solve]:

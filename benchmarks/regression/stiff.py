@@ -114,7 +114,15 @@ def _problem(
     zero: float = 1e-12,
 ) -> Problem:
     kinds = (Kind(residuals, data),)
-    return Problem(name, kinds, (start,), float(minimum), same_minimum=SAME_COST, zero=zero)
+    return Problem(
+        name=name,
+        kinds=kinds,
+        starts=(start,),
+        minimum=float(minimum),
+        same_minimum=SAME_COST,
+        zero=zero,
+        has_one_minimum=True,
+    )
 
 
 @caspar.factor
@@ -209,6 +217,7 @@ class PathFit:
             starts=((0.0,) * (6 * (len(poses) - 1)),),
             minimum=np.inf,
             same_minimum=SAME_COST,
+            has_one_minimum=True,
         )
 
     def solve(self, start: Array, precision: str) -> Answer:
