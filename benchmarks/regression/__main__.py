@@ -107,7 +107,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.regression", description=__doc__)
     names = [suite.value for suite in Suite]
     default = [suite.value for suite in CLASSIC]
-    parser.add_argument("--suite", "--suites", dest="suites", nargs="+", choices=names, default=default)
+    parser.add_argument(
+        "--suite", "--suites", dest="suites", nargs="+", choices=names, default=default
+    )
     parser.add_argument(
         "--starts",
         type=int,

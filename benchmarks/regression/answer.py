@@ -100,9 +100,7 @@ def judge(
     return total, reached, digits, is_false
 
 
-def _is_lowered(
-    problem: Problem, numeric: NumericProblem, answer: Answer, total: float
-) -> bool:
+def _is_lowered(problem: Problem, numeric: NumericProblem, answer: Answer, total: float) -> bool:
     polished = polish(numeric, answer.parameters)
     return total > polished * (1.0 + FALSE_SUCCESS) + problem.zero
 

@@ -10,7 +10,8 @@ from benchmarks.regression.cutest import SAME_COST
 from benchmarks.regression.page import by_solver, of_part
 from benchmarks.regression.runs import LIMIT, Part
 
-_COMMON = f"""* *Reached*: the sum of squares is within {SAME_COST:g} relatively of the least one known.
+_COMMON = f"""\
+* *Reached*: the sum of squares is that of the least one known, within {SAME_COST:g} relatively.
 * *Steps* are caspar's and GTSAM's iterations (caspar's with rejected ones), SciPy's evaluations of
   residuals, and Ceres' steps. The median is over the problems reached.
 * caspar runs on the processor with default options. Peers have exact derivatives and default
@@ -48,7 +49,9 @@ def beside_markdown(
     found = of_part(outcomes, part)
     facts = ", ".join(f"{name} {value}" for name, value in environment.items())
     lines = "".join(f"\n{remark}\n" for remark in remarks)
-    sections = [f"# {part.value[0].upper()}{part.value[1:]}\n\n{facts}.\n{lines}{DEFINITIONS[part]}"]
+    sections = [
+        f"# {part.value[0].upper()}{part.value[1:]}\n\n{facts}.\n{lines}{DEFINITIONS[part]}"
+    ]
     sections.append("## Counts\n\n" + _counts(found))
     sections.append("## Missed by caspar\n\n" + _missed(found))
     sections.append(_problems(found, only_missed=part is Part.CUTEST))
@@ -99,7 +102,9 @@ def _problems(outcomes: Sequence[Outcome], *, only_missed: bool) -> str:
         cells = [_cell(found[solver]) if solver in found else "" for solver in solvers]
         rows.append([problem, f"{least:.6g}", *cells])
     title = "## Problems that a solver misses" if only_missed else "## Problems"
-    text = f"{title}\n\nSteps; where the minimum is missed also the sum of squares and the status.\n\n"
+    text = (
+        f"{title}\n\nSteps; where the minimum is missed also the sum of squares and the status.\n\n"
+    )
     return text + table(["problem", "least", *solvers], rows)
 
 

@@ -36,7 +36,7 @@ class CasparFit:
     """
 
     def __init__(self, problem: Problem, form: Form, **choices: Any) -> None:
-        """Choices are those of `caspar.Solver`; the backend is the processor unless one is named."""
+        """Choices are those of `caspar.Solver`; without one the backend is the processor."""
         form = Form.VECTOR if problem.is_sparse else form
         node = _node(1 if problem.is_sparse else problem.num_parameters, form)
         factors = [_factor(kind, n, node) for n, kind in enumerate(problem.kinds)]
@@ -50,12 +50,14 @@ class CasparFit:
             if kind.data.shape[1] > 0:
                 inputs["data"] = kind.data
             self._inputs[_name(number)] = inputs
-        self._bounds = {}
+        self._bounds: Any = {}
         if problem.bounds is not None:
             lower, upper = (one.reshape(self._shape) for one in problem.bounds)
             limits: Any = (lower, upper)
             if form is Form.SCALARS:
-                limits = {f"b{i}": pair for i, pair in enumerate(zip(lower[0], upper[0]))}
+                limits = {
+                    f"b{i}": pair for i, pair in enumerate(zip(lower[0], upper[0], strict=True))
+                }
             self._bounds = {"bounds": {"Parameters": limits}}
 
     def solve(self, start: Array, options: Mapping[str, Any]) -> Answer:

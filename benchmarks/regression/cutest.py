@@ -31,6 +31,9 @@ MAX_RESIDUALS = 2500
 MAX_OPERATIONS = 3000
 """In the residuals of one instance of each kind. What has more would take minutes to compile."""
 
+MAX_TAKEN = 60
+"""Unknowns in one residual, where each is a node."""
+
 SIZES = (50, 10)
 """Problems of adjustable size with more unknowns are made so large."""
 
@@ -86,6 +89,8 @@ def _problem(source: Any) -> Problem:
     kinds = translate.kinds_of(rows, len(start))
     if len(kinds) == 0:
         raise translate.UntranslatableError("no residuals")
+    if any(kind.unknowns is not None and kind.unknowns.shape[1] > MAX_TAKEN for kind in kinds):
+        raise translate.UntranslatableError(f"more than {MAX_TAKEN} unknowns in a residual")
     bounds = _bounds(source)
     if bounds is not None:
         start = np.clip(start, *bounds)

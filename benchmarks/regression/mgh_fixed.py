@@ -13,6 +13,7 @@ import symforce.symbolic as sf
 
 from benchmarks.regression.problem import NONE, Array, Problem, one_kind
 
+
 def _rosenbrock(x: Any, _: Any) -> Any:
     return [10 * (x[1] - x[0] ** 2), 1 - x[0]]
 

@@ -168,4 +168,7 @@ class _NumericKind:
 def _compiled(symbols: Sequence[Any], expressions: Sequence[Any]) -> Callable[..., Any]:
     sign_no_zero = {"SignNoZero": lambda x: np.where(x < 0.0, -1.0, 1.0)}
     modules = [sign_no_zero, "scipy", "numpy"]
-    return sympy.lambdify(symbols, sympy.sympify(expressions), modules, cse=True)
+    function: Callable[..., Any] = sympy.lambdify(
+        symbols, sympy.sympify(expressions), modules, cse=True
+    )
+    return function

@@ -115,9 +115,11 @@ def cutest_outcomes(problem: Problem) -> Iterator[Outcome]:
     yield from _judged(problem, numeric, solvers, Part.CUTEST, "standard", start)
 
 
-def stiff_outcomes() -> dict[str, Callable[[], Iterator[Outcome]]]:
+def stiff_outcomes() -> Mapping[str, Callable[[], Iterator[Outcome]]]:
     """By name of a stiff problem, the same on it, beside GTSAM if it can be imported."""
-    plain = {one.name: partial(_stiff, one, partial(_by_precision, one)) for one in stiff.problems()}
+    plain = {
+        one.name: partial(_stiff, one, partial(_by_precision, one)) for one in stiff.problems()
+    }
     paths = [stiff.PathFit(weight) for weight in stiff.TIE_WEIGHTS]
     tied = {one.problem.name: partial(_stiff, one.problem, partial(_paths, one)) for one in paths}
     return plain | tied

@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from benchmarks.regression.answer import Answer
-from benchmarks.regression.problem import NONE, Array, Indices, Kind, Problem
+from benchmarks.regression.problem import Array, Indices, Kind, Problem
 
 SAME_COST = 1e-4
 """Relative: the offset of a line over Unix seconds is rounded to 1e-7 at 4e9."""
@@ -30,12 +30,14 @@ def line(start_s: float) -> Problem:
     centred = times - times.mean()
     rate = centred @ values / (centred @ centred)
     left = values - values.mean() - rate * centred
-
-    def residuals(x: Any, d: Any) -> Sequence[Any]:
-        return [x[0] + x[1] * d[0] - d[1]]
-
     data = np.column_stack([times, values])
-    return _problem(f"line over seconds from {start_s:g}", residuals, data, (0.0, 0.0), left @ left)
+    name = f"line over seconds from {start_s:g}"
+    return _problem(name, sample, data, (0.0, 0.0), float(left @ left))
+
+
+def sample(x: Any, d: Any) -> Sequence[Any]:
+    """The polynomial of coefficients x at d[0], less d[1]."""
+    return [sum(factor * d[0] ** power for power, factor in enumerate(x)) - d[1]]
 
 
 def polynomial(degree: int) -> Problem:
@@ -45,12 +47,9 @@ def polynomial(degree: int) -> Problem:
     values = 3.0 + 2.0 * scaled - 1.5 * scaled**2 + 0.7 * scaled**3
     values += np.random.default_rng(0).normal(0.0, 0.05, 61)
     left = values - np.polyval(np.polyfit(scaled, values, degree), scaled)
-
-    def residuals(x: Any, d: Any) -> Sequence[Any]:
-        return [sum(x[power] * d[0] ** power for power in range(degree + 1)) - d[1]]
-
     data, start = np.column_stack([years, values]), (0.0,) * (degree + 1)
-    return _problem(f"polynomial of degree {degree} over years", residuals, data, start, left @ left)
+    name = f"polynomial of degree {degree} over years"
+    return _problem(name, sample, data, start, float(left @ left))
 
 
 def circle(radius: float) -> Problem:
@@ -62,7 +61,7 @@ def circle(radius: float) -> Problem:
     matrix, squares = np.column_stack([2.0 * points, np.ones(12)]), (points**2).sum(axis=1)
     left = squares - matrix @ np.linalg.lstsq(matrix, squares)[0]
     start = (0.0, 0.0, radius)
-    return _problem(f"circle from radius {radius:g}", on_circle, points, start, left @ left)
+    return _problem(f"circle from radius {radius:g}", on_circle, points, start, float(left @ left))
 
 
 def on_circle(x: Any, d: Any) -> Sequence[Any]:
@@ -81,28 +80,30 @@ def pseudoranges(seed: int, bias: float) -> tuple[Problem, Array]:
     satellites = 2.66e7 * directions / np.linalg.norm(directions, axis=1, keepdims=True)
     place = np.array([0.0, 0.0, 6.371e6]) + random.normal(0.0, 1e4, 3)
     ranges = np.linalg.norm(satellites - place, axis=1) + bias
-
-    def residuals(x: Any, d: Any) -> Sequence[Any]:
-        return [sf.sqrt(sum((x[i] - d[i]) ** 2 for i in range(3))) + x[3] - d[3]]
-
     data = np.column_stack([satellites, ranges])
     rounding = 1e-14 * max(bias, 3e7)
     name = f"pseudoranges {seed}, bias {bias:g} m"
-    return _problem(name, residuals, data, (0.0,) * 4, 0.0, len(ranges) * rounding**2), place
+    return _problem(name, pseudorange, data, (0.0,) * 4, 0.0, len(ranges) * rounding**2), place
+
+
+def pseudorange(x: Any, d: Any) -> Sequence[Any]:
+    """The distance from x[:3] to d[:3], with the bias x[3], less d[3]."""
+    return [sf.sqrt(sum((x[i] - d[i]) ** 2 for i in range(3))) + x[3] - d[3]]
 
 
 def heavy_equation(weight: float) -> tuple[Problem, Array]:
     """The nearest point to (1, 1) of the parabola x^2 + y = 3, a residual of this weight."""
     roots = np.roots([2.0, 0.0, -3.0, -1.0])  # of the slope of (x - 1)^2 + (2 - x^2)^2
     (x,) = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 1.0]
-
-    def residuals(x: Any, _: Any) -> Sequence[Any]:
-        return [x[0] - 1, x[1] - 1, weight * (x[0] ** 2 + x[1] - 3)]
-
     nearest = np.array([x, 3.0 - x * x])
     minimum = float(((nearest - 1.0) ** 2).sum())
     name = f"equation of weight {weight:g}"
-    return _problem(name, residuals, NONE, (5.0, -3.0), minimum), nearest
+    return _problem(name, on_parabola, np.array([[weight]]), (5.0, -3.0), minimum), nearest
+
+
+def on_parabola(x: Any, d: Any) -> Sequence[Any]:
+    """The distance from (1, 1), and the equation of the parabola with the weight d[0]."""
+    return [x[0] - 1, x[1] - 1, d[0] * (x[0] ** 2 + x[1] - 3)]
 
 
 def _problem(

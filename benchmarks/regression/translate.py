@@ -109,7 +109,12 @@ _NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0, "pow": 1.0}
 
 
 def trace(function: Callable[[Any], Any], num_unknowns: int) -> list[Node]:
-    """The entries of what a function of a vector returns."""
+    """The entries of what a function of a vector returns; JAX must be in 64 bits.
+
+    Raises:
+        UntranslatableError: It has a primitive that is not known.
+    """
+    assert jax.config.jax_enable_x64
     with jax.disable_jit():  # loops become their iterations
         closed = jax.make_jaxpr(function)(jnp.zeros(num_unknowns))
     values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
@@ -127,7 +132,11 @@ def _nodes(values: Any) -> Any:
     array = np.asarray(values)
     if array.dtype == object:
         return array
-    return np.frompyfunc(number, 1, 1)(array) if array.ndim > 0 else np.array(number(array), object)
+    return (
+        np.frompyfunc(number, 1, 1)(array)
+        if array.ndim > 0
+        else np.array(number(float(array)), object)
+    )
 
 
 def _is_symbolic(values: Any) -> bool:
@@ -300,12 +309,17 @@ def kinds_of(rows: Sequence[Node], num_unknowns: int) -> tuple[Kind, ...]:
         residuals = partial(_kind_residuals, shape, table[0], is_data)
         kinds.append(Kind(residuals, table[:, is_data], indices))
     for first in range(0, len(alone), MAX_ROWS):
-        rows_of = alone[first : first + MAX_ROWS]
-        kinds.append(Kind(lambda x, _, rows_of=rows_of: [one(x) for one in rows_of], NONE))
+        kinds.append(Kind(partial(_lone_residuals, alone[first : first + MAX_ROWS]), NONE))
     return tuple(kinds)
+
+
+def _lone_residuals(rows: Sequence[Callable[[Any], Any]], x: Any, _: Any) -> list[Any]:
+    return [row(x) for row in rows]
 
 
 def _kind_residuals(shape: Shape, literals: Any, is_data: Any, x: Any, data: Any) -> list[Any]:
     left = iter(data)
-    numbers = [next(left) if varies else value for value, varies in zip(literals, is_data)]
+    numbers = [
+        next(left) if varies else value for value, varies in zip(literals, is_data, strict=True)
+    ]
     return [_evaluate(shape, x, numbers)]
