@@ -78,7 +78,9 @@ def _problem(source: Any) -> Problem:
     from benchmarks.regression import translate
 
     source, start = _of_size(source)
-    function = _function(source)
+    function, bounds = _function(source), _bounds(source)
+    if bounds is not None:
+        function, start, bounds = _without_fixed(function, np.clip(start, *bounds), bounds)
     if jax.eval_shape(function, start).size > MAX_RESIDUALS:
         raise translate.UntranslatableError(f"more than {MAX_RESIDUALS} residuals")
     rows = translate.trace(function, len(start))
@@ -91,9 +93,6 @@ def _problem(source: Any) -> Problem:
         raise translate.UntranslatableError("no residuals")
     if any(kind.unknowns is not None and kind.unknowns.shape[1] > MAX_TAKEN for kind in kinds):
         raise translate.UntranslatableError(f"more than {MAX_TAKEN} unknowns in a residual")
-    bounds = _bounds(source)
-    if bounds is not None:
-        start = np.clip(start, *bounds)
     return Problem(
         name=source.name,
         kinds=kinds,
@@ -150,6 +149,18 @@ def _function(source: Any) -> Callable[[Any], Any]:
     if source.name in OBJECTIVES:
         return lambda x: jnp.atleast_1d(source.objective(restore(x), source.args))
     return lambda x: ravel_pytree(source.constraint(restore(x))[0])[0]
+
+
+def _without_fixed(
+    function: Callable[[Any], Any], start: Array, bounds: tuple[Array, Array]
+) -> tuple[Callable[[Any], Any], Array, tuple[Array, Array]]:
+    """The same of the unknowns whose bounds differ: SciPy takes no others."""
+    import jax.numpy as jnp
+
+    lower, upper = bounds
+    free = np.flatnonzero(lower < upper)
+    held = jnp.asarray(start)
+    return lambda x: function(held.at[free].set(x)), start[free], (lower[free], upper[free])
 
 
 def _bounds(source: Any) -> tuple[Array, Array] | None:

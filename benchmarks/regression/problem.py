@@ -38,6 +38,11 @@ class Kind:
     data: Array
     unknowns: Indices | None = None
 
+    def __post_init__(self) -> None:
+        """Instances that nothing tells apart would be one for caspar."""
+        if self.unknowns is None and self.data.shape[1] == 0 and len(self.data) != 1:
+            raise ValueError("a kind without data and numbers of unknowns has one instance")
+
 
 @dataclass(frozen=True)
 class Problem:

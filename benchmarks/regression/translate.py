@@ -300,11 +300,11 @@ def kinds_of(rows: Sequence[Node], num_unknowns: int) -> tuple[Kind, ...]:
             groups.setdefault(shape, []).append((unknowns, numbers))
     kinds, alone = [], []
     for shape, instances in groups.items():
-        if len(instances) == 1 and not by_number:
-            alone.append(partial(_evaluate, shape, numbers=instances[0][1]))
-            continue
         table = np.array([numbers for _, numbers in instances], np.float64)
         is_data = np.any(table != table[0], axis=0)
+        if not by_number and not is_data.any():  # some residuals are equal
+            alone += [partial(_evaluate, shape, numbers=numbers) for _, numbers in instances]
+            continue
         indices = np.array([unknowns for unknowns, _ in instances]) if by_number else None
         residuals = partial(_kind_residuals, shape, table[0], is_data)
         kinds.append(Kind(residuals, table[:, is_data], indices))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.regression.caspar_fit import CasparFit, Form
-from benchmarks.regression.problem import Array, NumericProblem, Problem
+from benchmarks.regression.problem import Array, Kind, NumericProblem, Problem
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
@@ -70,6 +70,14 @@ def test_residuals_of_a_shape_are_one_kind() -> None:
     ends_and_inner = translated(chain, 30)
     assert sorted(len(kind.data) for kind in ends_and_inner.kinds) == [1, 1, 28]
     assert ends_and_inner.is_sparse
+
+
+def test_equal_residuals_all_count() -> None:
+    problem = translated(lambda x: jnp.stack([x[0] - 1.0, x[0] - 1.0, x[0]]), 1)
+    fit = CasparFit(problem, Form.VECTOR).solve(np.array([0.3]), {})
+    np.testing.assert_allclose(fit.parameters, [2.0 / 3.0])
+    with pytest.raises(ValueError, match="has one instance"):
+        Kind(lambda x, _: [x[0]], np.zeros((2, 0)))
 
 
 def test_a_sum_of_squares_becomes_its_residuals() -> None:
