@@ -6,12 +6,14 @@ from statistics import median
 
 from benchmarks.page import table
 from benchmarks.regression.answer import FALSE_SUCCESS, Outcome, Reached
-from benchmarks.regression.cutest import SAME_COST
+from benchmarks.regression.cutest import MAX_UNKNOWNS, OBJECTIVES, SAME_COST
 from benchmarks.regression.page import by_solver, of_part
+from benchmarks.regression.problem import ZERO
 from benchmarks.regression.runs import LIMIT, Part
 
 _COMMON = f"""\
-* *Reached*: the sum of squares is that of the least one known, within {SAME_COST:g} relatively.
+* *Reached*: the sum of squares is the least known one, within {SAME_COST:g} relatively or {ZERO:g}
+  absolutely, whatever the status is.
 * *Steps* are caspar's and GTSAM's iterations (caspar's with rejected ones), SciPy's evaluations of
   residuals, and Ceres' steps. The median is over the problems reached.
 * caspar runs on the processor with default options. Peers have exact derivatives and default
@@ -20,19 +22,23 @@ _COMMON = f"""\
 
 DEFINITIONS = {
     Part.CUTEST: f"""
-* The systems of equations of CUTEst, as the package sif2jax has them, and objectives that are sums
-  of squares and do not occur as equations. NIST's regressions are left out. Sizes that can be
-  chosen are made at most 300 unknowns. With at most 24 unknowns caspar has one node, a vector;
-  with more, a node for each unknown.
+* The systems of equations of CUTEst, as the package sif2jax has them, and {len(OBJECTIVES)}
+  objectives that are written as sums of squares; some of these occur as equations too. NIST's
+  regressions are left out. Problems of more than {MAX_UNKNOWNS} unknowns are made smaller if their
+  size can be chosen. With at most 24 unknowns caspar has one node, a vector; with more, a node for
+  each unknown.
 * The least sum of squares known is the least that any solver ends at, after a polish.
 * *False success*: the solver reports success, and SciPy with tolerances near rounding, from the
   returned point, lowers the sum of squares by more than {100 * FALSE_SUCCESS:g} % of what it
-  reaches. *Other minimum*: success elsewhere, and the polish gains nothing. *Failure*: the rest.
+  reaches. *Other minimum*: success elsewhere, and the polish gains no more. *Failure*: the rest,
+  which is reported as no success.
 {_COMMON}""",
     Part.STIFF: f"""
 * Each problem has one minimum, known from a closed form or from variables in which the problem is
   not stiff. For tied paths it is the least that any solver ends at, after a polish.
 * *False success*: the solver reports success anywhere else. *Failure*: the rest.
+* *Pseudoranges* are in metres; a sum of squares of 1e-6 counts as zero there.
+* *Scaled, tight*: `x_scale="jac"`, as MINPACK has it by itself, and tolerances of 1e-15.
 * *Tied paths*: two paths of 60 poses, as `Pose3` for caspar, and as tangents at the start for
   peers. GTSAM gets every problem as one factor of a vector.
 {_COMMON}""",

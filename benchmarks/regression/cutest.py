@@ -1,7 +1,6 @@
 """CUTEst's sums of squares and systems of equations, from the package sif2jax.
 
-NIST's regressions are left out: they are a suite of their own. So are objectives whose residuals
-are a system of equations of the collection too.
+NIST's regressions are left out: they are a suite of their own.
 """
 
 import importlib
@@ -24,7 +23,7 @@ OBJECTIVES = (
     *("BIGGS6", "CHWIRUT1LS", "EXP2B", "FBRAINLS", "GAUSSIAN", "GULF", "HAHN1LS", "HATFLDFL"),
     *("HEART8LS", "HS25", "PALMER1C", "PALMER2C", "PRICE3", "S308", "SANTALS", "WATSON"),
 )
-"""Minimisations whose objective is written as a sum of squares."""
+"""Minimisations whose objective is written as a sum of squares: not all that there are."""
 
 MAX_UNKNOWNS = 300
 MAX_RESIDUALS = 2500

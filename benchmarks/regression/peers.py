@@ -23,8 +23,10 @@ def has_gtsam() -> bool:
     return importlib.util.find_spec("gtsam") is not None
 
 
-def scipy_solve(numeric: NumericProblem, method: str, limit: int | None = None) -> Solve:
-    """`scipy.optimize.least_squares` with a method of its own; at most `limit` evaluations."""
+def scipy_solve(
+    numeric: NumericProblem, method: str, limit: int | None = None, **options: Any
+) -> Solve:
+    """`scipy.optimize.least_squares` by a method, with at most `limit` evaluations."""
     bounds = (-np.inf, np.inf) if numeric.bounds is None else numeric.bounds
 
     def solve(start: Array) -> Answer:
@@ -37,6 +39,7 @@ def scipy_solve(numeric: NumericProblem, method: str, limit: int | None = None) 
                     bounds=bounds,
                     method=method,
                     max_nfev=limit,
+                    **options,
                 )
         except (ValueError, np.linalg.LinAlgError):
             return Answer(start, False, UNDEFINED)

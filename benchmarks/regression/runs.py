@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.regression import mgh_fixed, mgh_sized, nist, stiff
-from benchmarks.regression.answer import Answer, Outcome, Solve, has_lm, judge, polish
+from benchmarks.regression.answer import (
+    MACHINE_TOLERANCE,
+    Answer,
+    Outcome,
+    Solve,
+    has_lm,
+    judge,
+    polish,
+)
 from benchmarks.regression.caspar_fit import TIGHT, CasparFit, Form
 from benchmarks.regression.peers import ceres_solve, gtsam_solve, has_ceres, has_gtsam, scipy_solve
 from benchmarks.regression.problem import Array, NumericProblem, Problem
@@ -127,7 +135,9 @@ def stiff_outcomes() -> Mapping[str, Callable[[], Iterator[Outcome]]]:
 
 def _stiff(problem: Problem, own: Callable[[], Mapping[str, Solve]]) -> Iterator[Outcome]:
     numeric, start = NumericProblem(problem), np.array(problem.starts[0])
-    solvers = {**own(), **_peers(numeric, start)}
+    tolerances = dict.fromkeys(("xtol", "ftol", "gtol"), MACHINE_TOLERANCE)
+    minpack = scipy_solve(numeric, "lm", LIMIT, x_scale="jac", **tolerances)
+    solvers = {**own(), "SciPy lm, scaled, tight": minpack, **_peers(numeric, start)}
     if has_gtsam():
         for name in GTSAM_LINEAR_SOLVERS:
             solvers[f"GTSAM {name}"] = gtsam_solve(numeric, name)

@@ -18,6 +18,9 @@ from benchmarks.regression.problem import Array, Indices, Kind, Problem
 SAME_COST = 1e-4
 """Relative: the offset of a line over Unix seconds is rounded to 1e-7 at 4e9."""
 
+SAME_RANGES = 1e-6
+"""A sum of squares of one square millimetre, which counts as zero."""
+
 NUM_POSES = 60
 TIE_WEIGHTS = (1e4, 1e6, 1e9)
 EQUATION_WEIGHTS = (1e6, 1e8, 1e10, 1e12)
@@ -81,9 +84,8 @@ def pseudoranges(seed: int, bias: float) -> tuple[Problem, Array]:
     place = np.array([0.0, 0.0, 6.371e6]) + random.normal(0.0, 1e4, 3)
     ranges = np.linalg.norm(satellites - place, axis=1) + bias
     data = np.column_stack([satellites, ranges])
-    rounding = 1e-14 * max(bias, 3e7)
     name = f"pseudoranges {seed}, bias {bias:g} m"
-    return _problem(name, pseudorange, data, (0.0,) * 4, 0.0, len(ranges) * rounding**2), place
+    return _problem(name, pseudorange, data, (0.0,) * 4, 0.0, SAME_RANGES), place
 
 
 def pseudorange(x: Any, d: Any) -> Sequence[Any]:
