@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from benchmarks.regression.bounded import BoundedProblem, bounded_problems
+from benchmarks.regression.bounded import bounded_problems
 from benchmarks.regression.caspar_fit import CasparFit, Form
-from benchmarks.regression.problem import Array, NumericProblem
+from benchmarks.regression.problem import Array, NumericProblem, Problem
 from benchmarks.report import environment
 
 METHODS = ("trf", "dogbox")
@@ -56,34 +56,36 @@ class Row:
         return "lower" if self.cost < other else "higher"
 
 
-def measure(bounded: BoundedProblem) -> Row:
-    """Solve a problem in all ways."""
-    numeric = NumericProblem(bounded.problem)
-    fit = CasparFit(bounded.problem, Form.VECTOR)
-    result = fit.result(bounded.start, {"bounds": {"Parameters": (bounded.lower, bounded.upper)}})
+def measure(problem: Problem) -> Row:
+    """Solve a problem with bounds in all ways."""
+    assert problem.bounds is not None
+    lower, upper = problem.bounds
+    numeric = NumericProblem(problem)
+    result = CasparFit(problem, Form.VECTOR).result(np.array(problem.starts[0]), {})
     values = result.values["Parameters"][0]
-    if not bool(((bounded.lower <= values) & (values <= bounded.upper)).all()):
-        raise AssertionError(f"{bounded.name}: {values} is outside the bounds")
+    if not bool(((lower <= values) & (values <= upper)).all()):
+        raise AssertionError(f"{problem.name}: {values} is outside the bounds")
     return Row(
-        name=bounded.name,
+        name=problem.name,
         num_active=int(np.count_nonzero(result.active_bounds["Parameters"])),
         status=result.status.name,
         iterations=len(result.iterations),
         cost=0.5 * numeric.sum_of_squares(values),
-        others={method: scipy_cost(bounded, numeric, method) for method in METHODS},
+        others={method: scipy_cost(problem, numeric, method) for method in METHODS},
     )
 
 
-def scipy_cost(bounded: BoundedProblem, numeric: NumericProblem, method: str) -> tuple[float, int]:
+def scipy_cost(problem: Problem, numeric: NumericProblem, method: str) -> tuple[float, int]:
     """The cost at which SciPy ends, infinite if it fails, and its evaluations."""
+    assert problem.bounds is not None
     rounding = float(np.finfo(np.float64).eps)
     try:
         with np.errstate(all="ignore"):
             found = least_squares(
                 numeric.residuals,
-                bounded.start,
+                problem.starts[0],
                 numeric.jacobian,
-                bounds=(bounded.lower, bounded.upper),
+                bounds=problem.bounds,
                 method=method,
                 x_scale="jac",
                 ftol=rounding,
@@ -93,7 +95,7 @@ def scipy_cost(bounded: BoundedProblem, numeric: NumericProblem, method: str) ->
             )
     except (ValueError, np.linalg.LinAlgError):
         return float("inf"), 0
-    inside: Array = np.clip(found.x, bounded.lower, bounded.upper)
+    inside: Array = np.clip(found.x, *problem.bounds)
     return 0.5 * numeric.sum_of_squares(inside), int(found.nfev)
 
 
@@ -135,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bounded_fits")
     parser.add_argument("--folder", type=Path, default=Path("out"))
     arguments = parser.parse_args()
-    text = page([measure(bounded) for bounded in bounded_problems()])
+    text = page([measure(problem) for problem in bounded_problems()])
     print(text)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     (arguments.folder / "bounded_fits_cpu.md").write_text(text)

@@ -57,7 +57,7 @@ def nist_rows() -> Table:
         values = fit.solve(parameters, TIGHT).parameters
         found = [fit.covariance(at).standard_errors("Parameters")[0] for at in (parameters, values)]
         unscaled = fit.covariance(parameters, scaled=False).standard_errors("Parameters")[0]
-        num_left = len(problem.data) - len(parameters)
+        num_left = len(problem.kinds[0].data) - len(parameters)
         found.append(unscaled * np.sqrt(problem.minimum / num_left))
         numbers = [f"{digits(one, problem.standard_errors):.1f}" for one in found]
         rows.append([problem.name, str(problem.num_parameters), *numbers])

@@ -15,7 +15,7 @@ from benchmarks.new_process import Startup
 
 _PACKAGES = (
     *("caspar", "symforce", "numpy", "scipy", "llvmlite", "qdldl", "rslab"),
-    *("cupy-cuda12x", "cupy-cuda13x", "pyceres"),
+    *("cupy-cuda12x", "cupy-cuda13x", "pyceres", "gtsam", "jax", "sif2jax"),
 )
 
 

@@ -1,52 +1,115 @@
-"""`python -m benchmarks.regression`: solve curve fits and test functions, and write the page."""
+"""`python -m benchmarks.regression`: solve problems from the literature, and write the pages.
+
+Without `--suite` those of NIST and of Moré, Garbow and Hillstrom.
+"""
 
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.regression import cutest
 from benchmarks.regression.answer import Outcome
+from benchmarks.regression.beside_page import beside_markdown
 from benchmarks.regression.page import markdown
-from benchmarks.regression.peers import has_ceres
+from benchmarks.regression.peers import has_ceres, has_gtsam
 from benchmarks.regression.runs import (
     DEFAULT_RANDOM_STARTS,
     Part,
     Suite,
     all_problems,
+    cutest_outcomes,
     outcomes,
+    stiff_outcomes,
 )
 from benchmarks.report import environment
 
-NAME = "regression_cpu"
+NAMES = {Part.CUTEST: "cutest_cpu", Part.STIFF: "stiff_cpu"}
+"""Pages of their own; all other parts are in `regression_cpu`."""
+
+CLASSIC = (Suite.NIST, Suite.MGH, Suite.RANDOM)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Solve the chosen suites and write `regression_cpu.md` and `.json`."""
+    """Solve the chosen suites and write a `.md` and a `.json` for each page."""
     chosen = _parse(arguments)
     suites = {Suite(name) for name in chosen.suites}
     remarks = [] if has_ceres() else ["Ceres was not measured: pyceres is not installed."]
-    if chosen.starts != DEFAULT_RANDOM_STARTS:
-        remarks.append(f"{chosen.starts} random starts for each data set of NIST.")
-    found: list[Outcome] = []
     facts = environment("CPU")
-    for collection, problems in all_problems().items():
-        for problem in problems:
-            if len(chosen.problems) == 0 or problem.name in chosen.problems:
-                print(problem.name, flush=True)
-                found += outcomes(problem, collection, suites, chosen.starts)
-    folder: Path = chosen.folder
+    if not suites.isdisjoint(CLASSIC):
+        found = _classic(chosen, suites)
+        if chosen.starts != DEFAULT_RANDOM_STARTS:
+            remarks.append(f"{chosen.starts} random starts for each data set of NIST.")
+        _write(chosen.folder, "regression_cpu", markdown(found, facts, remarks), found, facts)
+    if Suite.CUTEST in suites:
+        problems, reasons = cutest.problems()
+        kept = [one for one in problems if _is_chosen(one.name, chosen)]
+        found = [outcome for one in kept for outcome in _said(one.name, cutest_outcomes(one))]
+        left_out = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+        notes = [f"{len(kept)} problems. Left out: {left_out}.", *remarks]
+        _write_beside(chosen.folder, Part.CUTEST, found, facts, notes)
+    if Suite.STIFF in suites:
+        if not has_gtsam():
+            remarks = [*remarks, "GTSAM was not measured: gtsam is not installed."]
+        found = [
+            outcome
+            for name, solve in stiff_outcomes().items()
+            if _is_chosen(name, chosen)
+            for outcome in _said(name, solve())
+        ]
+        _write_beside(chosen.folder, Part.STIFF, found, facts, remarks)
+
+
+def _classic(chosen: argparse.Namespace, suites: set[Suite]) -> list[Outcome]:
+    """Outcomes of NIST and of test functions."""
+    return [
+        outcome
+        for collection, problems in all_problems().items()
+        for one in problems
+        if _is_chosen(one.name, chosen)
+        for outcome in _said(one.name, outcomes(one, collection, suites, chosen.starts))
+    ]
+
+
+def _is_chosen(name: str, chosen: argparse.Namespace) -> bool:
+    return len(chosen.problems) == 0 or name in chosen.problems
+
+
+def _said(name: str, found: Iterator[Outcome]) -> Iterator[Outcome]:
+    print(name, flush=True)
+    yield from found
+
+
+def _write_beside(
+    folder: Path,
+    part: Part,
+    found: Sequence[Outcome],
+    facts: Mapping[str, str],
+    remarks: Sequence[str],
+) -> None:
+    command = f"`python -m benchmarks.regression --suite {part.name.lower()}`."
+    page = beside_markdown(found, part, facts, [command, *remarks])
+    _write(folder, NAMES[part], page, found, facts)
+
+
+def _write(
+    folder: Path, name: str, page: str, found: Sequence[Outcome], facts: Mapping[str, str]
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{NAME}.json").write_text(_json(found, facts), encoding="utf-8")
-    (folder / f"{NAME}.md").write_text(markdown(found, facts, remarks), encoding="utf-8")
+    (folder / f"{name}.json").write_text(_json(found, facts), encoding="utf-8")
+    (folder / f"{name}.md").write_text(page, encoding="utf-8")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.regression", description=__doc__)
     names = [suite.value for suite in Suite]
-    parser.add_argument("--suites", nargs="+", choices=names, default=names)
+    default = [suite.value for suite in CLASSIC]
+    parser.add_argument(
+        "--suite", "--suites", dest="suites", nargs="+", choices=names, default=default
+    )
     parser.add_argument(
         "--starts",
         type=int,
@@ -55,7 +118,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--problems", nargs="+", default=[], help="only these, by name")
     parser.add_argument("--folder", type=Path, default=Path("out"), help="for the page")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if Suite.CUTEST.value in chosen.suites and not cutest.has_sif2jax():
+        parser.error("--suite cutest needs sif2jax: pip install 'caspar[cutest]'")
+    return chosen
 
 
 def _json(found: Sequence[Outcome], facts: Mapping[str, str]) -> str:

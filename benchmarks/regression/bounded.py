@@ -1,39 +1,20 @@
 """Problems with bounds that bind: fits of NIST, and random ones from fixed seeds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import symforce.symbolic as sf
 
 from benchmarks.regression.nist import problems as nist_problems
-from benchmarks.regression.problem import Array, Problem, Residuals
+from benchmarks.regression.problem import Array, Kind, Problem, Residuals
 
 NUM_RANDOM = 11
 """Of each kind."""
 
 
-@dataclass(frozen=True)
-class BoundedProblem:
-    """A problem with bounds.
-
-    Attributes:
-        name: In the tables.
-        problem: Without them.
-        start: (parameters,), within the bounds.
-        lower: (parameters,); infinite if open.
-        upper: The same.
-    """
-
-    name: str
-    problem: Problem
-    start: Array
-    lower: Array
-    upper: Array
-
-
-def bounded_problems() -> list[BoundedProblem]:
+def bounded_problems() -> list[Problem]:
     """The 27 data sets of NIST from their second starts, then 33 random problems."""
     random = [
         make(f"{kind} {seed}", np.random.default_rng(seed))
@@ -43,7 +24,7 @@ def bounded_problems() -> list[BoundedProblem]:
     return [*(_halfway(problem, n) for n, problem in enumerate(nist_problems())), *random]
 
 
-def _halfway(problem: Problem, number: int) -> BoundedProblem:
+def _halfway(problem: Problem, number: int) -> Problem:
     """One parameter may go half of the way from the start to its certified value."""
     assert problem.certified is not None
     start, end = np.array(problem.starts[1]), np.array(problem.certified)
@@ -51,12 +32,17 @@ def _halfway(problem: Problem, number: int) -> BoundedProblem:
     lower, upper = np.full(len(start), -np.inf), np.full(len(start), np.inf)
     limits = upper if end[which] > start[which] else lower
     limits[which] = 0.5 * (start[which] + end[which])
-    return BoundedProblem(f"{problem.name}, b{which + 1}", problem, start, lower, upper)
+    return replace(
+        problem,
+        name=f"{problem.name}, b{which + 1}",
+        starts=problem.starts[1:],
+        bounds=(lower, upper),
+    )
 
 
 def _cut(
     random: np.random.Generator, name: str, residuals: Residuals, data: Array, truth: Array
-) -> BoundedProblem:
+) -> Problem:
     """Each parameter in an interval that holds its true value with a chance of one half."""
     size = 0.2 + random.random(len(truth))
     middle = truth + size * random.uniform(-1.0, 1.0, len(truth))
@@ -64,11 +50,11 @@ def _cut(
     is_open = random.random(len(truth)) < 0.2
     lower[is_open] = -np.inf
     start = random.uniform(np.maximum(lower, middle - 0.5 * size), upper)
-    problem = Problem(name, residuals, data, (tuple(start.tolist()),), minimum=0.0)
-    return BoundedProblem(name, problem, start, lower, upper)
+    starts, kinds = (tuple(start.tolist()),), (Kind(residuals, data),)
+    return Problem(name, kinds, starts, minimum=0.0, bounds=(lower, upper))
 
 
-def _linear(name: str, random: np.random.Generator) -> BoundedProblem:
+def _linear(name: str, random: np.random.Generator) -> Problem:
     """Thirty rows of eight coupled unknowns."""
     truth = random.normal(size=8)
     rows = random.normal(size=(30, 8)) @ (np.eye(8) + 0.5 * random.normal(size=(8, 8)))
@@ -80,7 +66,7 @@ def _linear(name: str, random: np.random.Generator) -> BoundedProblem:
     return _cut(random, name, residuals, data, truth)
 
 
-def _decays(name: str, random: np.random.Generator) -> BoundedProblem:
+def _decays(name: str, random: np.random.Generator) -> Problem:
     """A sum of two exponentials, which is stiff."""
     truth = np.array([1.0, 0.5, 2.0, 3.0]) + 0.3 * random.normal(size=4)
     time = np.linspace(0.0, 4.0, 40)
@@ -93,7 +79,7 @@ def _decays(name: str, random: np.random.Generator) -> BoundedProblem:
     return _cut(random, name, residuals, data, truth)
 
 
-def _neurons(name: str, random: np.random.Generator) -> BoundedProblem:
+def _neurons(name: str, random: np.random.Generator) -> Problem:
     """Two neurons of two inputs, which are not convex."""
     truth = random.normal(size=6)
     inputs = random.normal(size=(50, 2))
@@ -111,7 +97,7 @@ def _neurons(name: str, random: np.random.Generator) -> BoundedProblem:
     return _cut(random, name, residuals, data, truth)
 
 
-_KINDS: dict[str, Callable[[str, np.random.Generator], BoundedProblem]] = {
+_KINDS: dict[str, Callable[[str, np.random.Generator], Problem]] = {
     "linear": _linear,
     "decays": _decays,
     "neurons": _neurons,

@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 import symforce.symbolic as sf
 
-from benchmarks.regression.problem import Array, Problem
-
-NONE: Array = np.zeros((1, 0))
-"""One instance without data."""
+from benchmarks.regression.problem import NONE, Array, Problem, one_kind
 
 
 def _rosenbrock(x: Any, _: Any) -> Any:
@@ -152,16 +149,16 @@ def _thousandths(text: str) -> Array:
 
 def _without_data() -> list[Problem]:
     return [
-        Problem("Rosenbrock", _rosenbrock, NONE, ((-1.2, 1.0),), 0.0),
-        Problem(
+        one_kind("Rosenbrock", _rosenbrock, NONE, ((-1.2, 1.0),), 0.0),
+        one_kind(
             "Freudenstein-Roth", _freudenstein_roth, NONE, ((0.5, -2.0),), 0.0, (48.98425367924,)
         ),
-        Problem("Powell badly scaled", _powell_badly_scaled, NONE, ((0.0, 1.0),), 0.0),
-        Problem("Brown badly scaled", _brown_badly_scaled, NONE, ((1.0, 1.0),), 0.0),
-        Problem("Beale", _beale, NONE, ((1.0, 1.0),), 0.0, (0.4520093,)),
-        Problem("Helical valley", _helical_valley, NONE, ((-1.0, 0.0, 0.0),), 0.0),
-        Problem("Powell singular", _powell_singular, NONE, ((3.0, -1.0, 0.0, 1.0),), 0.0),
-        Problem("Wood", _wood, NONE, ((-3.0, -1.0, -3.0, -1.0),), 0.0),
+        one_kind("Powell badly scaled", _powell_badly_scaled, NONE, ((0.0, 1.0),), 0.0),
+        one_kind("Brown badly scaled", _brown_badly_scaled, NONE, ((1.0, 1.0),), 0.0),
+        one_kind("Beale", _beale, NONE, ((1.0, 1.0),), 0.0, (0.4520093,)),
+        one_kind("Helical valley", _helical_valley, NONE, ((-1.0, 0.0, 0.0),), 0.0),
+        one_kind("Powell singular", _powell_singular, NONE, ((3.0, -1.0, 0.0, 1.0),), 0.0),
+        one_kind("Wood", _wood, NONE, ((-3.0, -1.0, -3.0, -1.0),), 0.0),
     ]
 
 
@@ -174,7 +171,7 @@ def _with_data() -> list[Problem]:
     meyer = _columns(MEYER, 45 + 5 * i[:16])
     biggs_values = np.exp(-biggs) - 5 * np.exp(-10 * biggs) + 3 * np.exp(-4 * biggs)
     return [
-        Problem(
+        one_kind(
             "Jennrich-Sampson",
             _jennrich_sampson,
             i[:10, None],
@@ -182,12 +179,12 @@ def _with_data() -> list[Problem]:
             124.362182355615,
             (259.58019,),
         ),
-        Problem("Bard", _bard, bard, ((1.0, 1.0, 1.0),), 8.214877306578e-3, (17.4286933333,)),
-        Problem("Gaussian", _gaussian, gaussian, ((0.4, 1.0, 0.0),), 1.127932769618e-8),
-        Problem("Meyer", _meyer, meyer, ((0.02, 4e3, 250.0),), 87.94585517),
-        Problem("Gulf", _gulf, gulf_data, ((5.0, 2.5, 0.15),), 0.0),
-        Problem("Box", _box, i[:10, None] / 10, ((0.0, 10.0, 20.0),), 0.0, (7.5588741e-2,)),
-        Problem(
+        one_kind("Bard", _bard, bard, ((1.0, 1.0, 1.0),), 8.214877306578e-3, (17.4286933333,)),
+        one_kind("Gaussian", _gaussian, gaussian, ((0.4, 1.0, 0.0),), 1.127932769618e-8),
+        one_kind("Meyer", _meyer, meyer, ((0.02, 4e3, 250.0),), 87.94585517),
+        one_kind("Gulf", _gulf, gulf_data, ((5.0, 2.5, 0.15),), 0.0),
+        one_kind("Box", _box, i[:10, None] / 10, ((0.0, 10.0, 20.0),), 0.0, (7.5588741e-2,)),
+        one_kind(
             "Kowalik-Osborne",
             _kowalik_osborne,
             _columns(KOWALIK, KOWALIK_AT),
@@ -195,21 +192,21 @@ def _with_data() -> list[Problem]:
             3.075056038492e-4,
             (1.02734e-3,),
         ),
-        Problem(
+        one_kind(
             "Brown-Dennis",
             _brown_dennis,
             i[:20, None] / 5,
             ((25.0, 5.0, -5.0, -1.0),),
             85822.20162636,
         ),
-        Problem(
+        one_kind(
             "Osborne 1",
             _osborne_1,
             _columns(_thousandths(OSBORNE_1), 10 * np.arange(33)),
             ((0.5, 1.5, -1.0, 0.01, 0.02),),
             5.464894697483e-5,
         ),
-        Problem(
+        one_kind(
             "Biggs EXP6",
             _biggs,
             _columns(biggs_values, biggs),
@@ -217,7 +214,7 @@ def _with_data() -> list[Problem]:
             0.0,
             (5.655649925e-3,),
         ),
-        Problem(
+        one_kind(
             "Osborne 2",
             _osborne_2,
             _columns(_thousandths(OSBORNE_2), np.arange(65) / 10),

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import symforce.symbolic as sf
 
-from benchmarks.regression.mgh_fixed import NONE
-from benchmarks.regression.problem import Problem, Residuals
+from benchmarks.regression.problem import NONE, Problem, Residuals, one_kind
 
 NUM_LINEAR_RESIDUALS = 20
 """The paper leaves the number open; the unknowns are 10."""
@@ -154,12 +153,12 @@ def _sized(
 ) -> Problem:
     """A problem of n unknowns; `start` takes the number of an unknown, from 1."""
     starts = (tuple(start(j) for j in range(1, n + 1)),)
-    return Problem(f"{name} {n}", residuals, NONE, starts, minimum, local_minima)
+    return one_kind(f"{name} {n}", residuals, NONE, starts, minimum, local_minima)
 
 
 def _watson_problem(n: int, minimum: float) -> Problem:
     times = np.arange(1.0, 30.0)[:, None] / 29
-    return Problem(f"Watson {n}", _watson, times, ((0.0,) * n,), minimum)
+    return one_kind(f"Watson {n}", _watson, times, ((0.0,) * n,), minimum)
 
 
 def _chebyquad_problem(n: int, minimum: float, local_minima: tuple[float, ...] = ()) -> Problem:

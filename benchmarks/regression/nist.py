@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import symforce.symbolic as sf
 
-from benchmarks.regression.problem import Array, Problem, Residuals
+from benchmarks.regression.problem import Array, Kind, Problem, Residuals
 
 ARCHIVE = Path(__file__).parents[2] / "data/nist_strd.tar.xz"
 
@@ -110,8 +110,7 @@ def _parse(name: str, text: str) -> Problem:
     data: Array = np.array([line.split() for line in lines], dtype=np.float64)
     return Problem(
         name=name,
-        residuals=_nelson if name == "Nelson" else _difference(MODELS[name]),
-        data=data,
+        kinds=(Kind(_nelson if name == "Nelson" else _difference(MODELS[name]), data),),
         starts=(tuple(starts[0].tolist()), tuple(starts[1].tolist())),
         minimum=float(squares),
         local_minima=LOCAL_MINIMA.get(name, ()),

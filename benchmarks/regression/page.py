@@ -54,7 +54,7 @@ def of_part(outcomes: Sequence[Outcome], part: Part) -> list[Outcome]:
     return [one for one in outcomes if one.suite == part.value]
 
 
-def _by_solver(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+def by_solver(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
     """Solvers in order of appearance, with their outcomes."""
     found: dict[str, list[Outcome]] = {}
     for one in outcomes:
@@ -79,7 +79,7 @@ def _nist_counts(outcomes: Sequence[Outcome]) -> str:
             _count(some, lambda one: _digits(one) >= MANY_DIGITS),
             _count(some, lambda one: one.is_false_success),
         ]
-        for solver, some in _by_solver(of_part(outcomes, Part.NIST)).items()
+        for solver, some in by_solver(of_part(outcomes, Part.NIST)).items()
     ]
     headings = ["NIST", "starts", "4 digits", "6 digits", "false success"]
     return table(headings, rows) + "\n" if len(rows) > 0 else ""
@@ -87,7 +87,7 @@ def _nist_counts(outcomes: Sequence[Outcome]) -> str:
 
 def _function_counts(outcomes: Sequence[Outcome]) -> str:
     parts = (Part.STANDARD, Part.TIMES_10, Part.TIMES_100)
-    chosen = {part: _by_solver(of_part(outcomes, part)) for part in parts}
+    chosen = {part: by_solver(of_part(outcomes, part)) for part in parts}
     if len(chosen[Part.STANDARD]) == 0:
         return ""
     rows = []
@@ -105,7 +105,7 @@ def _function_counts(outcomes: Sequence[Outcome]) -> str:
 
 
 def _random_counts(outcomes: Sequence[Outcome]) -> str:
-    chosen = {part: _by_solver(of_part(outcomes, part)) for part in Part if part.is_random}
+    chosen = {part: by_solver(of_part(outcomes, part)) for part in Part if part.is_random}
     solvers = list(dict.fromkeys(solver for found in chosen.values() for solver in found))
     rows = []
     for solver in solvers:
@@ -158,7 +158,7 @@ def _random_by_problem(outcomes: Sequence[Outcome]) -> str:
     drawn = [one for part in Part if part.is_random for one in of_part(outcomes, part)]
     if len(drawn) == 0:
         return ""
-    solvers = list(_by_solver(drawn))
+    solvers = list(by_solver(drawn))
     starts = Counter(one.problem for one in drawn if one.solver == solvers[0])
     solved = Counter((one.problem, one.solver) for one in drawn if one.reached is Reached.GLOBAL)
     rows = [
@@ -171,7 +171,7 @@ def _random_by_problem(outcomes: Sequence[Outcome]) -> str:
 def _false_successes(outcomes: Sequence[Outcome]) -> str:
     """By solver, the problems with their numbers of starts."""
     lines = []
-    for solver, some in _by_solver(outcomes).items():
+    for solver, some in by_solver(outcomes).items():
         found = Counter(one.problem for one in some if one.is_false_success)
         named = ", ".join(f"{problem} {count}" for problem, count in found.items())
         lines.append(f"* {solver}: {named if named != '' else 'none'}\n")

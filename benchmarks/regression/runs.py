@@ -5,23 +5,39 @@ known minimum.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.regression import mgh_fixed, mgh_sized, nist
-from benchmarks.regression.answer import Outcome, Solve, judge
+from benchmarks.regression import mgh_fixed, mgh_sized, nist, stiff
+from benchmarks.regression.answer import (
+    MACHINE_TOLERANCE,
+    Answer,
+    Outcome,
+    Solve,
+    has_lm,
+    judge,
+    polish,
+)
 from benchmarks.regression.caspar_fit import TIGHT, CasparFit, Form
-from benchmarks.regression.peers import ceres_solve, has_ceres, scipy_solve
+from benchmarks.regression.peers import ceres_solve, gtsam_solve, has_ceres, has_gtsam, scipy_solve
 from benchmarks.regression.problem import Array, NumericProblem, Problem
 
 SEED = 20260701
 
 DECADES = 1.0
 """Random starts are up to this many powers of ten larger or smaller."""
+
+LIMIT = 1000
+"""Evaluations or iterations of the peers on CUTEst and stiff problems, as many as caspar's."""
+
+PRECISIONS = ("float64", "mixed")
+
+GTSAM_LINEAR_SOLVERS = ("MULTIFRONTAL_CHOLESKY", "MULTIFRONTAL_QR")
 
 DEFAULT_RANDOM_STARTS = 40
 """For each data set of NIST; the test functions get half."""
@@ -33,6 +49,8 @@ class Suite(Enum):
     NIST = "nist"
     MGH = "mgh"
     RANDOM = "random"
+    CUTEST = "cutest"
+    STIFF = "stiff"
 
 
 class Part(Enum):
@@ -44,6 +62,8 @@ class Part(Enum):
     TIMES_100 = "test functions, start times 100"
     RANDOM_NIST = "NIST, random starts"
     RANDOM_MGH = "test functions, random starts"
+    CUTEST = "CUTEst"
+    STIFF = "stiff problems"
 
     @property
     def is_random(self) -> bool:
@@ -52,7 +72,7 @@ class Part(Enum):
 
 
 def all_problems() -> dict[Suite, list[Problem]]:
-    """The problems of both collections."""
+    """The problems of NIST and of Moré, Garbow and Hillstrom."""
     functions = [*mgh_fixed.problems(), *mgh_sized.problems(), *mgh_sized.linear_problems()]
     return {Suite.NIST: nist.problems(), Suite.MGH: functions}
 
@@ -93,20 +113,85 @@ def outcomes(
     all_solvers = _caspar_solvers(fits, "", {}) | _caspar_solvers(fits, ", tight", TIGHT) | peers
     for part, label, start in _starts(problem, collection, suites, num_random):
         solvers = defaults if part.is_random else all_solvers
-        for name, solve in solvers.items():
-            answer = solve(start)
-            total, reached, digits, is_false = judge(problem, numeric, answer)
-            yield Outcome(
-                suite=part.value,
-                problem=problem.name,
-                start=label,
-                solver=name,
-                status=answer.status,
-                sum_of_squares=total,
-                reached=reached,
-                digits=digits,
-                is_false_success=is_false,
-            )
+        yield from _judged(problem, numeric, solvers, part, label, start)
+
+
+def cutest_outcomes(problem: Problem) -> Iterator[Outcome]:
+    """Judged answers of caspar in two precisions and of the peers."""
+    numeric, start = NumericProblem(problem), np.array(problem.starts[0])
+    solvers = _by_precision(problem) | _peers(numeric, start)
+    yield from _judged(problem, numeric, solvers, Part.CUTEST, "standard", start)
+
+
+def stiff_outcomes() -> Mapping[str, Callable[[], Iterator[Outcome]]]:
+    """By name of a stiff problem, the same on it, beside GTSAM if it can be imported."""
+    plain = {
+        one.name: partial(_stiff, one, partial(_by_precision, one)) for one in stiff.problems()
+    }
+    paths = [stiff.PathFit(weight) for weight in stiff.TIE_WEIGHTS]
+    tied = {one.problem.name: partial(_stiff, one.problem, partial(_paths, one)) for one in paths}
+    return plain | tied
+
+
+def _stiff(problem: Problem, own: Callable[[], Mapping[str, Solve]]) -> Iterator[Outcome]:
+    numeric, start = NumericProblem(problem), np.array(problem.starts[0])
+    tolerances = dict.fromkeys(("xtol", "ftol", "gtol"), MACHINE_TOLERANCE)
+    minpack = scipy_solve(numeric, "lm", LIMIT, x_scale="jac", **tolerances)
+    solvers = {**own(), "SciPy lm, scaled, tight": minpack, **_peers(numeric, start)}
+    if has_gtsam():
+        for name in GTSAM_LINEAR_SOLVERS:
+            solvers[f"GTSAM {name}"] = gtsam_solve(numeric, name)
+    yield from _judged(problem, numeric, solvers, Part.STIFF, "standard", start)
+
+
+def _paths(fit: stiff.PathFit) -> dict[str, Solve]:
+    return {f"caspar {one}": partial(fit.solve, precision=one) for one in PRECISIONS}
+
+
+def _by_precision(problem: Problem) -> dict[str, Solve]:
+    fits = {one: CasparFit(problem, Form.VECTOR, precision=one) for one in PRECISIONS}
+    return {f"caspar {one}": partial(fit.solve, options={}) for one, fit in fits.items()}
+
+
+def _peers(numeric: NumericProblem, start: Array) -> dict[str, Solve]:
+    """SciPy, `lm` where it takes the problem, and Ceres if it can be imported."""
+    methods = ("lm", "trf") if has_lm(numeric, start) else ("trf",)
+    peers = {f"SciPy {one}": scipy_solve(numeric, one, LIMIT) for one in methods}
+    return peers | ({"Ceres": ceres_solve(numeric, LIMIT)} if has_ceres() else {})
+
+
+def _judged(
+    problem: Problem,
+    numeric: NumericProblem,
+    solvers: Mapping[str, Solve],
+    part: Part,
+    label: str,
+    start: Array,
+) -> Iterator[Outcome]:
+    answers = {name: solve(start) for name, solve in solvers.items()}
+    if np.isinf(problem.minimum):
+        problem = replace(problem, minimum=_least(numeric, answers))
+    for name, answer in answers.items():
+        total, reached, digits, is_false = judge(problem, numeric, answer)
+        yield Outcome(
+            suite=part.value,
+            problem=problem.name,
+            start=label,
+            solver=name,
+            status=answer.status,
+            is_success=answer.is_success,
+            steps=answer.steps,
+            sum_of_squares=total,
+            reached=reached,
+            digits=digits,
+            is_false_success=is_false,
+        )
+
+
+def _least(numeric: NumericProblem, answers: Mapping[str, Answer]) -> float:
+    """The least sum of squares that anyone reaches, after a polish."""
+    found = [answer.parameters for answer in answers.values()]
+    return polish(numeric, min(found, key=numeric.sum_of_squares))
 
 
 def _caspar_solvers(

@@ -13,6 +13,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
+from benchmarks.regression import stiff
 from caspar.batch import options
 from caspar.batch.generate.kernel import batch_kernel
 from caspar.codegen.targets import TARGETS
@@ -21,22 +22,71 @@ from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES, Case, Floats, anchor, curves, distance, triangles
 from tests.batch.test_batch_teams import ALL, spectra
 from tests.harness_backend import HarnessBackend
-from tests.solver.test_stiff import near_one, on_circle, pseudorange, sample, tied, yearly
+from tests.solver.test_stiff import on_circle
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "harness"])
+
+
+Given = caspar.ConstSequential
+
+
+class Line(sf.V2): ...
+
+
+class Cubic(sf.V4): ...
 
 
 class Quartic(sf.Matrix):
     SHAPE = (5, 1)
 
 
+class Place(sf.V4): ...
+
+
+class Plane(sf.V2): ...
+
+
+@caspar.factor
+def sample(
+    line: Annotated[Line, caspar.TunableShared],
+    time: Annotated[sf.V1, Given],
+    value: Annotated[sf.V1, Given],
+) -> sf.V1:
+    return sf.V1(*stiff.sample(line, [time[0], value[0]]))
+
+
+@caspar.factor
+def yearly(
+    cubic: Annotated[Cubic, caspar.TunableShared],
+    year: Annotated[sf.V1, Given],
+    value: Annotated[sf.V1, Given],
+) -> sf.V1:
+    return sf.V1(*stiff.sample(cubic, [year[0], value[0]]))
+
+
 @caspar.factor
 def yearly_quartic(
     quartic: Annotated[Quartic, caspar.TunableShared],
-    year: Annotated[sf.V1, caspar.ConstSequential],
-    value: Annotated[sf.V1, caspar.ConstSequential],
+    year: Annotated[sf.V1, Given],
+    value: Annotated[sf.V1, Given],
 ) -> sf.V1:
-    return sf.V1(sum(quartic[i] * year[0] ** i for i in range(5)) - value[0])
+    return sf.V1(*stiff.sample(quartic, [year[0], value[0]]))
+
+
+@caspar.factor
+def pseudorange(
+    place: Annotated[Place, caspar.TunableShared],
+    satellite: Annotated[sf.V3, Given],
+    measured: Annotated[sf.V1, Given],
+) -> sf.V1:
+    return sf.V1(*stiff.pseudorange(place, [*satellite, measured[0]]))
+
+
+@caspar.factor
+def on_parabola(
+    plane: Annotated[Plane, caspar.TunableShared], weight: Annotated[sf.V1, Given]
+) -> sf.V3:
+    return sf.V3(*stiff.on_parabola(plane, weight))
 
 
 def batch_solver(factors: Any, backend: str) -> caspar.BatchSolver:
@@ -153,21 +203,18 @@ def test_a_common_offset_is_explained_at_once(bias: float) -> None:
 
 @BACKENDS
 def test_equations_as_heavy_residuals(backend: str) -> None:
-    """The nearest point to (1, 1) of the parabola x^2 + y = 3."""
-    roots = np.roots([2.0, 0.0, -3.0, -1.0])  # of the slope of (x - 1)^2 + (2 - x^2)^2
-    (x,) = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 1.0]
+    nearest = stiff.heavy_equation(1e6)[1]
     weights = 10.0 ** np.arange(6, 13)
     count = len(weights)
-    result = batch_solver([near_one, tied], backend).solve(
+    result = batch_solver(on_parabola, backend).solve(
         {
             "Plane": np.tile([5.0, -3.0], (count, 1)),
-            "near_one": {},
-            "tied": {"weight": weights[:, None, None]},
+            "on_parabola": {"weight": weights[:, None, None]},
         }
     )
     assert result.is_success.all()
     assert (result.iterations <= 20).all()
-    assert_allclose(result.values["Plane"], np.tile([x, 3.0 - x * x], (count, 1)), rtol=1e-7)
+    assert_allclose(result.values["Plane"], np.tile(nearest, (count, 1)), rtol=1e-7)
 
 
 def bounded_and_weighted() -> tuple[Case, dict[str, Any]]:
@@ -204,9 +251,9 @@ def test_decompositions_find_what_normal_equations_find(
 def test_others_do_not_notice() -> None:
     """Tame problems have the bits that they have without stiff ones, and those theirs."""
     tame, _, _ = lines(0.0, 4)
-    stiff, _, _ = lines(1.7e9, 3)
-    times = np.concatenate([np.tile(one["time"], (n, 1, 1)) for one, n in ((tame, 4), (stiff, 3))])
-    values = np.concatenate([tame["value"], stiff["value"]])
+    late, _, _ = lines(1.7e9, 3)
+    times = np.concatenate([np.tile(one["time"], (n, 1, 1)) for one, n in ((tame, 4), (late, 3))])
+    values = np.concatenate([tame["value"], late["value"]])
     solver = caspar.BatchSolver(sample, backend="cpu")
     order = np.array([0, 4, 1, 5, 2, 3, 6])
 

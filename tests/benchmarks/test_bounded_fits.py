@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.bounded_fits import Row, measure, page
-from benchmarks.regression.bounded import BoundedProblem, bounded_problems
-from benchmarks.regression.problem import NumericProblem
+from benchmarks.regression.bounded import bounded_problems
+from benchmarks.regression.problem import NumericProblem, Problem
 
 PROBLEMS = bounded_problems()
 
@@ -18,15 +18,17 @@ CHOSEN = (
 def test_the_problems_are_sixty_and_start_within() -> None:
     assert len({bounded.name for bounded in PROBLEMS}) == 60
     for bounded in PROBLEMS:
-        assert (bounded.lower < bounded.upper).all()
-        assert ((bounded.lower <= bounded.start) & (bounded.start <= bounded.upper)).all()
-        assert np.isfinite(NumericProblem(bounded.problem).sum_of_squares(bounded.start))
+        assert bounded.bounds is not None
+        (lower, upper), start = bounded.bounds, np.array(bounded.starts[0])
+        assert (lower < upper).all()
+        assert ((lower <= start) & (start <= upper)).all()
+        assert np.isfinite(NumericProblem(bounded).sum_of_squares(start))
 
 
 @pytest.mark.parametrize(
     "bounded", [one for one in PROBLEMS if one.name in CHOSEN], ids=lambda one: one.name
 )
-def test_fits_end_where_scipy_ends_or_lower(bounded: BoundedProblem) -> None:
+def test_fits_end_where_scipy_ends_or_lower(bounded: Problem) -> None:
     row = measure(bounded)
     assert row.status.startswith("CONVERGED")
     assert row.iterations <= 100

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from benchmarks.regression import mgh_fixed, mgh_sized, nist
+from benchmarks.regression import mgh_fixed, mgh_sized, nist, stiff
 from benchmarks.regression.__main__ import main
-from benchmarks.regression.answer import Answer, Reached, correct_digits, judge
-from benchmarks.regression.problem import ZERO, NumericProblem, Problem
-from benchmarks.regression.runs import Suite, all_problems, random_starts, scaled_start
+from benchmarks.regression.answer import Answer, Outcome, Reached, correct_digits, judge
+from benchmarks.regression.beside_page import beside_markdown
+from benchmarks.regression.caspar_fit import CasparFit, Form
+from benchmarks.regression.peers import scipy_solve
+from benchmarks.regression.problem import NONE, ZERO, Kind, NumericProblem, Problem
+from benchmarks.regression.runs import Part, Suite, all_problems, random_starts, scaled_start
 
 REGRESSIONS = nist.problems()
 FUNCTIONS = all_problems()[Suite.MGH]
@@ -149,3 +152,70 @@ def test_command(tmp_path: Path) -> None:
     assert names == {"Misra1a", "Beale"}
     drawn = [one for one in saved["random"] if one[2] == "caspar, vector"]
     assert sum(one[-1] for one in drawn) == 4 + 2
+
+
+def test_residuals_of_several_kinds_take_parameters_by_number() -> None:
+    """Ends held at 0 and 1 between springs of given stiffness, with an upper bound."""
+    springs = Kind(
+        lambda x, d: [d[0] * (x[1] - x[0])],
+        np.array([[1.0], [2.0], [2.0]]),
+        np.array([[0, 1], [1, 2], [2, 3]]),
+    )
+    held = Kind(lambda x, d: [100 * (x[0] - d[0])], np.array([[0.0], [1.0]]), np.array([[0], [3]]))
+    bounds = (np.full(4, -np.inf), np.array([np.inf, 0.5, np.inf, np.inf]))
+    problem = Problem("springs", (springs, held), ((0.0,) * 4,), np.inf, bounds=bounds)
+    numeric, start = NumericProblem(problem), np.zeros(4)
+    np.testing.assert_array_equal(
+        numeric.jacobian(start)[:3], [[-1, 1, 0, 0], [0, -2, 2, 0], [0, 0, -2, 2]]
+    )
+    found = CasparFit(problem, Form.VECTOR).solve(start, {})
+    peer = scipy_solve(numeric, "trf")(start)
+    assert found.is_success
+    np.testing.assert_allclose(found.parameters, [0, 0.5, 0.75, 1], atol=1e-3)
+    np.testing.assert_allclose(peer.parameters, found.parameters, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", Form)
+def test_bounds_of_both_forms(form: Form) -> None:
+    bounds = (np.array([-np.inf, -np.inf]), np.array([0.5, 1.0]))
+    kinds = (Kind(lambda x, _: [10 * (x[1] - x[0] ** 2), 1 - x[0]], NONE),)
+    problem = Problem("bounded", kinds, ((-1.2, 1.0),), 0.25, bounds=bounds)
+    found = CasparFit(problem, form).solve(np.array([-1.2, 1.0]), {})
+    np.testing.assert_allclose(found.parameters, [0.5, 0.25], rtol=1e-6)
+
+
+def test_page_counts_ends_and_names_what_caspar_misses() -> None:
+    def outcome(
+        problem: str, solver: str, reached: Reached, *, success: bool, false: bool
+    ) -> Outcome:
+        part = Part.CUTEST.value
+        return Outcome(part, problem, "", solver, "S", success, 7, 2.5, reached, None, false)
+
+    found = [
+        outcome("A", "caspar mixed", Reached.GLOBAL, success=True, false=False),
+        outcome("B", "caspar mixed", Reached.NEITHER, success=True, false=False),
+        outcome("C", "caspar mixed", Reached.NEITHER, success=False, false=False),
+        outcome("C", "Ceres", Reached.NEITHER, success=True, false=True),
+    ]
+    page = beside_markdown(found, Part.CUTEST, {}, [])
+    assert "| caspar mixed | 3 | 1 | 0 | 1 | 1 | 7 |" in page
+    assert "| Ceres | 1 | 0 | 1 | 0 | 0 | - |" in page
+    assert "* caspar mixed: B (other minimum), C (failure)\n" in page
+    assert "| C | 2.5 | 7, 2.5, S | 7, 2.5, S, *false* |" in page
+    assert "| A |" not in page
+
+
+def test_command_of_stiff_problems(tmp_path: Path) -> None:
+    names = ["equation of weight 1e+08", "circle from radius 100000"]
+    main(["--suite", "stiff", "--problems", *names, "--folder", str(tmp_path)])
+    page = (tmp_path / "stiff_cpu.md").read_text(encoding="utf-8")
+    assert "| caspar float64 | 2 | 2 | 0 | 0 | 0 |" in page
+    assert "| SciPy lm | 2 | 2 | 0 | 0 | 0 |" in page
+    assert not (tmp_path / "regression_cpu.md").exists()
+
+
+def test_a_success_away_from_the_only_minimum_is_false() -> None:
+    problem = stiff.heavy_equation(1e10)[0]
+    numeric = NumericProblem(problem)
+    on_parabola = Answer(np.array([4.0, -13.0]), True, "")
+    assert judge(problem, numeric, on_parabola)[1:] == (Reached.NEITHER, None, True)

@@ -34,7 +34,7 @@ def test_certified_standard_deviations(problem: Problem, form: Form) -> None:
     fit = CasparFit(problem, form)
     parameters = np.array(problem.certified)
     if problem.name == FULL_DIGITS:
-        num_left = len(problem.data) - len(parameters)
+        num_left = len(problem.kinds[0].data) - len(parameters)
         found = np.sqrt(problem.minimum / num_left) * fit.covariance(
             parameters, scaled=False
         ).standard_errors("Parameters")
