@@ -109,5 +109,5 @@ def _of_host(array: Any) -> object:
     if numbers.size > WHOLE_BYTES:
         pages = numbers[: numbers.size // PAGE_BYTES * PAGE_BYTES].reshape(-1, PAGE_BYTES)
         chosen = np.linspace(0, len(pages) - 1, WHOLE_BYTES // PAGE_BYTES).astype(np.int64)
-        numbers = pages[chosen].reshape(-1)
+        numbers = np.append(pages[chosen], numbers[-PAGE_BYTES:])
     return array.dtype, array.shape, zlib.crc32(numbers)

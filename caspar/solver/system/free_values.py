@@ -69,6 +69,10 @@ SAME_BESIDE_APART = 1e-24
 exact data are no more than that."""
 
 
+APART_DRAW = 13
+"""Draw of the directions in which nodes are moved apart."""
+
+
 @dataclass(frozen=True)
 class Suspect:
     """The largest number of a kind.
@@ -270,7 +274,7 @@ def cost_of_shifted(system: Values, dim: int, largest: float, *, together: bool)
         added = np.zeros(node.node.storage_dim)
         for place in storage_positions(node.node.python_type, dim):
             added[list(place)] = step
-        write_moved_nodes(plan, node, added.tolist(), None if together else 0)
+        write_moved_nodes(plan, node, added.tolist(), None if together else APART_DRAW)
     return system.candidate_cost()
 
 
