@@ -69,7 +69,8 @@ class Prepared:
     def model(self, values: Values) -> Model:
         """Return the model with other values, and the mean errors of its points."""
         problem = self.problem
-        model = with_poses(problem.model, problem.structure, values.frames, values.sensors)
+        frame_poses = values.frames[: len(problem.written.frame_ids)]
+        model = with_poses(problem.model, problem.written, frame_poses, values.sensors)
         model = replace(
             model,
             cameras=replace(model.cameras, parameters=values.parameters),

@@ -286,10 +286,27 @@ PARTS: dict[str, tuple[dict[str, Any], dict[str, Any], int, float, float]] = {
         },
         *(POSES_ONLY, 920, 17594.192279714942, 10338.537008082214),
     ),
+    "other images see refined points": (
+        {"images": range(1, 7), "variable_points": range(1, 21), "fixed_gauge": "THREE_POINTS"},
+        *({}, 880, 12446.914752251472, 3733.492974031822),
+    ),
+    "one of them is in a frame that is refined": (
+        {"images": range(1, 6), "variable_points": range(1, 21), "fixed_gauge": "THREE_POINTS"},
+        *({}, 840, 12125.53167567729, 3647.5243978210833),
+    ),
     "all": ({}, HELD, 0, 17594.192279714913, 17594.192279714913),
 }
 """What is chosen of the synthetic rigs; residuals that anything is refined of, initial cost and
 optimum of pycolmap 4.2.1. All eight frames have 1,280 residuals."""
+
+
+def test_other_images_hold_the_gauge() -> None:
+    """COLMAP holds two more cameras, and ends at 5,242."""
+    images, points = frozenset(range(1, 6)), frozenset(range(1, 21))
+    chosen = BundleAdjustmentConfig(images=images, variable_points=points)
+    with pytest.warns(UserWarning, match="not in the config hold the gauge; COLMAP holds two more"):
+        summary = adjusted(synthetic("rigs"), chosen)
+    assert summary.final_cost == pytest.approx(3647.5243978210833, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", PARTS)

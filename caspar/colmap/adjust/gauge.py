@@ -63,7 +63,14 @@ def _with_two_cameras(problem: Problem) -> Problem | None:
         return None
     is_held = problem.constant_frames[frames].all(axis=1)
     if np.count_nonzero(is_held) >= 2:
-        return problem
+        inside = problem.structure.frames[images[problem.is_inside[images]]]
+        if np.count_nonzero(is_held[np.isin(frames, inside)]) >= 2:
+            return problem
+        warning = (
+            "constant poses of images that are not in the config hold the gauge; COLMAP holds two "
+            "more cameras"
+        )
+        return replace(problem, warnings=(*problem.warnings, warning))
     reference = int(frames[np.argmax(is_held)])
     constant_frames = problem.constant_frames.copy()
     constant_frames[reference] = True

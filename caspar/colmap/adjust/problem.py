@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.adjust.observations import Observations
+from caspar.colmap.adjust.observations import Observations, used_rows
 from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions
 from caspar.colmap.adjust.rig_structure import REFERENCE, RigStructure, rig_structure
 from caspar.colmap.model import Floats, Integers, Model
@@ -31,9 +31,13 @@ class Problem:
     Attributes:
         model: The model; its poses are not used.
         seen: All its observations.
-        structure: Frames and sensors of images.
+        written: Frames and sensors of images, as the model has them.
+        structure: The same as the solve has them: images that take no part but see points that do
+            have poses of their own, behind the other frames, unless theirs are constant anyway.
         observations: Observations that take part.
-        frame_poses: (num_frames, 7) start values; of unit quaternions where anything is refined.
+        is_inside: (num_images,) images of the config that see points; others may see them too.
+        frame_poses: (num_frames, 7) start values of the frames of `structure`; of unit quaternions
+            where anything is refined.
         sensor_poses: (num_sensors, 7) the same.
         constant_frames: (num_frames, 6) components of steps that are zero: rotation, translation.
         constant_sensors: (num_sensors,).
@@ -45,8 +49,10 @@ class Problem:
 
     model: Model
     seen: Observations
+    written: RigStructure
     structure: RigStructure
     observations: Observations
+    is_inside: Mask
     frame_poses: Floats
     sensor_poses: Floats
     constant_frames: Mask
@@ -89,10 +95,8 @@ class Problem:
         Args:
             images: (n,) rows of images.
         """
-        sensors = self.structure.sensors[images]
-        has_sensor = sensors != REFERENCE
-        is_free: Mask = ~np.all(self.constant_frames, axis=1)[self.structure.frames[images]]
-        is_free[has_sensor] |= ~self.constant_sensors[sensors[has_sensor]]
+        moves = _moves_with_others(self.structure, self.constant_frames, self.constant_sensors)
+        is_free: Mask = moves[images]
         return is_free
 
 
@@ -128,13 +132,21 @@ def make_problem(
     is_held = ~is_refined | _is_in(structure.frame_ids, config.constant_rig_from_world_poses)
     constant_frames[is_held | (not options.refine_rig_from_world)] = True
     constant_frames[:, ROTATION] |= options.constant_rig_from_world_rotation
-    is_frame_refined: Mask = np.any(~constant_frames, axis=1)
     constant_sensors = _constant_sensors(structure, inside, options, config)
+    is_alone = _moves_with_others(structure, constant_frames, constant_sensors)
+    is_named = _named(np.arange(len(model.images.ids)), inside.images, len(model.images.ids))
+    is_alone &= ~is_named
+    alone = used_rows(taken.images[is_alone[taken.images]])
+    written, structure = structure, structure.with_own_frames(alone)
+    constant_frames = np.concatenate([constant_frames, np.ones((len(alone), 6), np.bool_)])
+    is_frame_refined: Mask = np.any(~constant_frames, axis=1)
     return Problem(
         model=model,
         seen=seen,
+        written=written,
         structure=structure,
         observations=taken,
+        is_inside=is_named,
         frame_poses=_unit_where(is_frame_refined, structure.frame_poses),
         sensor_poses=_unit_where(~constant_sensors, structure.sensor_poses),
         constant_frames=constant_frames,
@@ -201,6 +213,16 @@ def _constant_sensors(
     # the pose of a rig is then that of its other sensors, of which one must stay
     has_reference = is_used[structure.sensor_references]
     return is_held | ~is_used | ~has_reference | (not options.refine_sensor_from_rig)
+
+
+def _moves_with_others(
+    structure: RigStructure, constant_frames: Mask, constant_sensors: Mask
+) -> Mask:
+    """Return (num_images,) whether the frame or the sensor of an image is refined."""
+    has_sensor = structure.sensors != REFERENCE
+    moves: Mask = ~np.all(constant_frames, axis=1)[structure.frames]
+    moves[has_sensor] |= ~constant_sensors[structure.sensors[has_sensor]]
+    return moves
 
 
 def _constant_cameras(

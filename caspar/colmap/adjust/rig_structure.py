@@ -62,6 +62,24 @@ class RigStructure:
         poses[has_sensor] = compose_se3(sensors, poses[has_sensor])
         return poses
 
+    def with_own_frames(self, images: Integers) -> "RigStructure":
+        """Return it with frames for some images alone, behind the others, of id -1.
+
+        Args:
+            images: (n,) rows of images.
+        """
+        frames, sensors = self.frames.copy(), self.sensors.copy()
+        frames[images] = len(self.frame_ids) + np.arange(len(images))
+        sensors[images] = REFERENCE
+        poses = self.cam_from_world(self.frame_poses, self.sensor_poses)[images]
+        return replace(
+            self,
+            frame_ids=np.concatenate([self.frame_ids, np.full(len(images), -1)]),
+            frame_poses=np.concatenate([self.frame_poses, poses]),
+            frames=frames,
+            sensors=sensors,
+        )
+
 
 def rig_structure(model: Model) -> RigStructure:
     """Find frames and sensors.

@@ -14,6 +14,9 @@ from caspar.runtime.cuda.compile.modules import load_functions
 _UPPER = 1
 """CUBLAS_FILL_MODE_UPPER: the lower triangle by rows is the upper one by columns."""
 
+_MOST_ON_HOST = 1024
+"""Columns of an identity up to which it comes from the host: 8 MiB."""
+
 _CHECK_THREADS = 512
 _CHECK_SOURCE = """
 // One block: whether a solution is of no use, and the least pivot. That is the square of the least
@@ -132,7 +135,9 @@ class CusolverCholesky:
     def invert(self, inverse: Array) -> None:
         """Solve for the columns of the identity: CuPy does not pass on potri."""
         if self._identity is None:
-            self._identity = cupy.eye(self._size).reshape(-1)
+            # CuPy compiles a kernel to fill a diagonal
+            made = np.eye if self._size <= _MOST_ON_HOST else cupy.eye
+            self._identity = cupy.asarray(made(self._size)).reshape(-1)
         self._solve_columns(self._identity, inverse.reshape(-1), self._size)
 
     def _solve_columns(self, rhs: Array, solution: Array, num_columns: int) -> None:
