@@ -301,5 +301,5 @@ def test_values_by_fields() -> None:
     assert list(found) == ["height", "centre"]
     np.testing.assert_allclose(found["height"], true[:, 0], rtol=1e-6)
     np.testing.assert_allclose(found["centre"], true[:, 1:], atol=1e-6)
-    with pytest.raises(InputError, match="'Top' is no node type of this result; these are Peak"):
+    with pytest.raises(InputError, match="'Top' is no node type; these are Peak"):
         fits.values_of("Top")
