@@ -20,6 +20,7 @@ from caspar.runtime.arrays import HOST, as_library, location, rows_on_host
 from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
     Evaluation,
+    evaluation,
     final_costs,
     loss_names,
     without_later_entries,
@@ -31,7 +32,7 @@ from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.given import Given, ValuesReader
-from caspar.solver.result.result import IterationRecord, SolveResult
+from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
@@ -145,6 +146,11 @@ class Solving:
         problem, active, system = opened.problem, opened.active, opened.system
         start = time.perf_counter()
         course = minimize(system, options, on_iteration)
+        status = course.status
+        if _may_be_without_pull(course, opened):
+            found = evaluation(factors, problem, system, backend)
+            is_pulled = any(found.weights(one.name).any() for one in factors)
+            status = status if is_pulled else SolveStatus.NO_RESIDUALS
         final_cost = _cost_of_returned(opened, course.final_cost)
         taking_part = active.recipe.factors
         costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
@@ -161,10 +167,10 @@ class Solving:
             *on_parts,
         )
         solve_time_s = time.perf_counter() - start
-        log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
+        log_end(status.name, len(course.records), course.initial_cost, final_cost)
         moved = system.values()
         return SolveResult(
-            status=course.status,
+            status=status,
             initial_cost=course.initial_cost,
             final_cost=final_cost,
             remaining_decrease=course.remaining_decrease,
@@ -188,6 +194,18 @@ class Solving:
             too_narrow=course.too_narrow,
             is_of_part=opened.together is not None and opened.together.is_spread,
         )
+
+
+def _may_be_without_pull(course: Course, opened: Opened) -> bool:
+    """Whether losses may give every residual the weight 0 at the start, which leaves no gradient.
+
+    Not asked if this process has only a part of the residuals.
+    """
+    if course.status is not SolveStatus.CONVERGED_GRADIENT or len(course.records) > 1:
+        return False
+    is_part = opened.together is not None and opened.together.is_spread
+    all_have_losses = all(one.loss is not None for one in opened.active.recipe.factors)
+    return all_have_losses and course.final_cost > 0.0 and not is_part
 
 
 def _of_no_arrays(arrays: Mapping[str, Any]) -> Evaluation:
