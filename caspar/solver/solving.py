@@ -37,6 +37,10 @@ from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatu
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
 
+MUCH_FALLEN = 0.5
+"""Share of the first cost that is left after a solve that did not go on from a solution, although
+it took fewer iterations: a first step without damping solves linear problems at once."""
+
 
 class Solving:
     """Solves problems of a solver.
@@ -252,7 +256,9 @@ def _received(
 
 def _on_values(system: System, course: Course) -> tuple[str, ...]:
     """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
-    if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
+    goes_on = course.final_cost > MUCH_FALLEN * course.initial_cost
+    is_short = len(course.records) < LONG_ENOUGH and goes_on
+    if course.status in WITHOUT_REMAINING or is_short:
         return ()
     return system.remarks_on_values(course.final_cost, course.initial_cost)
 
