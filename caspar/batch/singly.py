@@ -136,21 +136,12 @@ class SingleRuns:
 
     def _keep(self, problem: int, result: SolveResult) -> None:
         self.compile_time_s += result.compile_time_s
-        status = SolveStatus.NO_RESIDUALS if _nothing_pulls(result) else result.status
-        self._status[problem] = STATUSES.index(status)
+        self._status[problem] = STATUSES.index(result.status)
         self._costs[:, problem] = result.initial_cost, result.final_cost
         self._iterations[problem] = len(result.iterations)
         for nodes in self._batch.shape.nodes:
             name = nodes.node.name
             self._ends[name][self._rows(nodes, problem)] = result.values[name]
-
-
-def _nothing_pulls(result: SolveResult) -> bool:
-    """Whether a loss gives every residual the weight 0 at the start, which leaves no gradient."""
-    is_at_start = len(result.iterations) == 1 and result.status is SolveStatus.CONVERGED_GRADIENT
-    if not is_at_start or result.final_cost == 0.0 or result.losses.keys() != result.costs.keys():
-        return False
-    return not any(result.weights(name).any() for name in result.losses)
 
 
 Runs = BatchRun | SingleRuns

@@ -20,6 +20,7 @@ from caspar.runtime.arrays import HOST, as_library, location, rows_on_host
 from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
     Evaluation,
+    evaluation,
     final_costs,
     loss_names,
 )
@@ -30,10 +31,19 @@ from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.given import Given, SolvedArrays
-from caspar.solver.result.result import IterationRecord, SolveResult, ValuesReader
+from caspar.solver.result.result import (
+    IterationRecord,
+    SolveResult,
+    SolveStatus,
+    ValuesReader,
+)
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
+
+MUCH_FALLEN = 0.5
+"""Share of the first cost that is left after a solve that did not go on from a solution, although
+it took fewer iterations: a first step without damping solves linear problems at once."""
 
 
 class Solving:
@@ -157,6 +167,11 @@ class Solving:
         problem, active, system = opened.problem, opened.active, opened.system
         start = time.perf_counter()
         course = minimize(system, options, on_iteration)
+        status = course.status
+        if _may_be_without_pull(course, opened):
+            found = evaluation(factors, problem, system, backend)
+            is_pulled = any(found.weights(one.name).any() for one in factors)
+            status = status if is_pulled else SolveStatus.NO_RESIDUALS
         final_cost = _cost_of_returned(opened, course.final_cost)
         taking_part = active.recipe.factors
         costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
@@ -173,10 +188,10 @@ class Solving:
             *on_parts,
         )
         solve_time_s = time.perf_counter() - start
-        log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
+        log_end(status.name, len(course.records), course.initial_cost, final_cost)
         moved = system.values()
         return SolveResult(
-            status=course.status,
+            status=status,
             initial_cost=course.initial_cost,
             final_cost=final_cost,
             remaining_decrease=course.remaining_decrease,
@@ -199,6 +214,18 @@ class Solving:
             active_bounds=problem.active_bounds(moved, backend),
             too_narrow=course.too_narrow,
         )
+
+
+def _may_be_without_pull(course: Course, opened: Opened) -> bool:
+    """Whether losses may give every residual the weight 0 at the start, which leaves no gradient.
+
+    Not asked if this process has only a part of the residuals.
+    """
+    if course.status is not SolveStatus.CONVERGED_GRADIENT or len(course.records) > 1:
+        return False
+    is_part = opened.together is not None and opened.together.is_spread
+    all_have_losses = all(one.loss is not None for one in opened.active.recipe.factors)
+    return all_have_losses and course.final_cost > 0.0 and not is_part
 
 
 def _of_no_arrays(arrays: Mapping[str, Any]) -> Evaluation:
@@ -245,7 +272,9 @@ def _received(
 
 def _on_values(system: System, course: Course) -> tuple[str, ...]:
     """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
-    if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
+    goes_on = course.final_cost > MUCH_FALLEN * course.initial_cost
+    is_short = len(course.records) < LONG_ENOUGH and goes_on
+    if course.status in WITHOUT_REMAINING or is_short:
         return ()
     return system.remarks_on_values(course.final_cost, course.initial_cost)
 

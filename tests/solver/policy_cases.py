@@ -189,6 +189,14 @@ CONVERGENCE = [
     Row("little promised, much gained", {"model_decrease": 1e-5}),
     Row("much promised", {**SLIGHT, "model_decrease": 2.0**-12}, after=UNEXPECTED),
     Row("vain step", VAIN, REJECTED, after=CONFIRMING),
+    Row(
+        # rounding explains it, but a step of less damping may promise more
+        "vain step, tight tolerances",
+        {"cost": 100.0, "model_decrease": 5e-11},
+        REJECTED,
+        after={"promised": 5e-11, "remaining": math.nan, **CONFIRMING},
+        options={"cost_tolerance": 1e-12},
+    ),
     Row("vain step of large damping", VAIN, REJECTED, {"promised": 1.5}, before=DAMPED),
     Row(
         "vain step of large damping at a small gradient",

@@ -163,7 +163,7 @@ def test_a_held_pose_holds(backend: str) -> None:
 
 
 @ON_BACKENDS
-@pytest.mark.parametrize("error", [0.0, 0.1], ids=["at the truth", "near it"])
+@pytest.mark.parametrize("error", [0.0, 1e-6, 0.1], ids=["at the truth", "very near", "near"])
 @pytest.mark.parametrize("is_held", [True, False])
 def test_exact_measurements_have_the_remark_too(backend: str, error: float, is_held: bool) -> None:
     arrays = square(0.0, error)
@@ -174,6 +174,39 @@ def test_exact_measurements_have_the_remark_too(backend: str, error: float, is_h
     result = caspar.Solver(factors, backend=backend).solve(arrays)
     assert result.status.is_success
     assert result.final_cost < 1e-20
+    assert any("can be moved together" in one for one in result.remarks) == (not is_held)
+
+
+class Height(sf.V2):
+    """Of a mark, and something beside it."""
+
+
+@caspar.factor
+def difference(
+    start: Annotated[Height, caspar.TunableShared],
+    end: Annotated[Height, caspar.TunableShared],
+    seen: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    return end - start - seen
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_problem_that_one_step_solves(noise: float, is_held: bool) -> None:
+    """Levelling without a known height is linear."""
+    generator = np.random.default_rng(2)
+    heights = generator.normal(size=(20, 2))
+    start, end = np.arange(20), np.roll(np.arange(20), 1)
+    seen = heights[end] - heights[start] + noise * generator.normal(size=(20, 2))
+    arrays = {
+        "Height": np.zeros((20, 2)),
+        "difference": {"start": start, "end": end, "seen": seen},
+    }
+    fixed = {"Height": [0]} if is_held else {}
+    result = caspar.Solver(difference, backend="cpu", precision="float64").solve(
+        arrays, fixed=fixed
+    )
+    assert result.status.is_success
     assert any("can be moved together" in one for one in result.remarks) == (not is_held)
 
 

@@ -239,6 +239,27 @@ def test_balanced_forces() -> None:
     assert len(result.iterations) <= 1
 
 
+class Roots(sf.V4): ...
+
+
+@caspar.factor
+def power_sums(roots: Annotated[Roots, caspar.TunableUnique]) -> sf.V4:
+    sums = (sum(root**power for root in roots) for power in (1, 2, 3, 4))
+    return sf.V4(*sums) - sf.V4(8, 18, 44, 114)
+
+
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+@pytest.mark.parametrize("start", [(0.0, 1.0, 2.0, 3.0), (0.5, 2.0, 5.0, 3.0)])
+def test_a_promise_below_rounding_denies_no_success(start: Any, precision: str) -> None:
+    """A double root is only half as exact: 1, 2, 2, 3 by POWERSUM of CUTEst."""
+    solver = caspar.Solver(power_sums, backend="cpu", precision=precision)
+    result = solver.solve({"Roots": [start], "power_sums": {}})
+    assert result.final_cost < 1e-24
+    assert result.status.is_success
+    roots = np.sort(np.ravel(result.values["Roots"]))
+    assert roots == pytest.approx([1.0, 2.0, 2.0, 3.0], abs=1e-5)
+
+
 def test_derivatives_that_are_not_finite_end_soon() -> None:
     """After a few dampings: one that is too small can also overflow."""
 

@@ -141,7 +141,7 @@ def remarks_on_promises(
             "have no minimum near these values. Start elsewhere, or keep unknowns in reach by "
             "bounds=, fixed= or a prior."
         )
-    if status.is_success and promises.where == "" and promises.decrease > 0.0:
+    if status.is_success and len(promises.free) == 0 and promises.decrease > 0.0:
         remarks.append(
             f"The derivatives say that a step without damping takes {promises.decrease / cost:.2g} "
             "of the cost away, but along directions of which the residuals say next to nothing. "

@@ -425,12 +425,15 @@ def _confirmed(
     promises = progress.promises = _promises(system, options, progress)
     state = progress.state
     progress.promised_cost = state.cost
-    if promises is None or promises.decrease <= most * state.cost:
+    if promises is None:
         return status
-    if _change(system, state.cost, AskRounding.LAST_DIGIT) >= min(promises.decrease, state.cost):
+    change = 0.0
+    if promises.decrease > most * state.cost:
+        change = _change(system, state.cost, AskRounding.LAST_DIGIT)
+    if promises.decrease <= most * state.cost or change >= min(promises.decrease, state.cost):
         progress.promises = _free_alone(promises)
         return status
-    is_trusted = promises.trusted > most * state.cost
+    is_trusted = promises.trusted > max(most * state.cost, change)
     if has_gained and state.num_iterations < options.max_iterations:
         progress.resumed_cost, progress.is_resumed = state.cost, True
         progress.doubted = None if is_trusted else status
@@ -441,7 +444,7 @@ def _confirmed(
 
 
 def _free_alone(promises: Promises | None) -> Promises | None:
-    """Promises of a cost that is rounding: they say no more than which unknowns nothing holds."""
+    """Promises that are slight or rounding: they say no more than which unknowns nothing holds."""
     return None if promises is None else replace(promises, decrease=0.0, trusted=0.0, where="")
 
 

@@ -99,8 +99,9 @@ class SolveStatus(Enum):
         "these values may not be a minimum. Use precision='float64', or other units."
     )
     NO_RESIDUALS = (
-        "No residual pulls on the values: a problem of a batch has none, or all of them have "
-        "weight 0, by their own or by a loss at the start; or solve_gnc took all for outliers."
+        "No residual pulls on the values: all of them have weight 0 by a loss at the start, a "
+        "problem of a batch has none, or solve_gnc took all for outliers. Start nearer, or raise "
+        "the scale of the loss."
     )
 
     @property

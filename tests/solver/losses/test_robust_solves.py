@@ -10,6 +10,7 @@ from scipy.optimize import least_squares
 import caspar
 from caspar.equations.parts import NodePart
 from caspar.options import SolveOptions
+from caspar.solver.result.result import SolveStatus
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver.losses.loss_cases import (
@@ -234,3 +235,28 @@ def test_residuals_that_are_zero(name: str, precision: str) -> None:
     at_solution = solver.solve({**arrays, "Line": np.array([[1.0, 0.5]])})
     assert at_solution.final_cost == 0.0
     assert at_solution.status.is_success
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
+@pytest.mark.parametrize("name", ["Tukey", "Welsch"])
+def test_a_start_where_nothing_pulls_is_no_success(name: str, precision: str, backend: str) -> None:
+    """Both weigh nothing so far away; the cost is that of outliers."""
+    arrays = changed(line_arrays(), "point.loss_scale", SCALE) | {"Line": np.array([[1e3, 0.0]])}
+    factor = point.with_loss(loss_named(name))
+    solver = caspar.Solver(factor, precision=precision, backend=backend)
+    result = solver.solve(arrays)
+    assert result.status is SolveStatus.NO_RESIDUALS
+    assert not result.status.is_success
+    assert np.asarray(result.values["Line"]).tolist() == [[1e3, 0.0]]
+
+
+def test_one_residual_that_pulls_is_enough() -> None:
+    """The line goes through the nearest point, and all others are outliers."""
+    arrays = changed(line_arrays(), "point.loss_scale", SCALE)
+    at, height = arrays["point"]["at"].ravel(), arrays["point"]["height"].ravel()
+    first = int(np.argmin(at))
+    arrays |= {"Line": np.array([[height[first] - 1e3 * at[first], 1e3]])}
+    result = caspar.Solver(point.with_loss(caspar.loss.Tukey), backend="cpu").solve(arrays)
+    assert result.weights("point")[first] == 1.0
+    assert result.status.is_success
