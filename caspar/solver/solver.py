@@ -128,10 +128,12 @@ class Solver(Remade):
         self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
         fields = value_fields(recipe.nodes)
-        self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
+        self._residuals = Residuals(self.backend)
+        self._solving = Solving(
+            self.backend, self._opener, recipe.factors, fields, self.evaluate, self._residuals
+        )
         self._covariances = Covariances(self.backend, recipe)
         self._gradients = Gradients(self.backend, recipe)
-        self._residuals = Residuals(self.backend)
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""

@@ -20,6 +20,7 @@ from caspar.runtime.arrays import HOST, as_library, location, rows_on_host
 from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
     Evaluation,
+    Residuals,
     evaluation,
     final_costs,
     loss_names,
@@ -55,6 +56,7 @@ class Solving:
         factors: All factors.
         fields: By node type where its fields are in a row of its values.
         evaluate: Evaluates factors at some arrays.
+        exact: Evaluates residuals that a system keeps in a narrower type than values.
     """
 
     def __init__(
@@ -64,12 +66,14 @@ class Solving:
         factors: tuple[TracedFactor, ...],
         fields: Mapping[str, Mapping[str, range]],
         evaluate: Callable[[Mapping[str, Any]], Evaluation],
+        exact: Residuals,
     ) -> None:
         self._backend = backend
         self._opener = opener
         self._factors = factors
         self._fields = fields
         self._evaluate = evaluate
+        self._exact = exact
         self._on_parts = RemarksOnParts()
 
     def solve(
@@ -169,7 +173,7 @@ class Solving:
         course = minimize(system, options, on_iteration)
         status = course.status
         if _may_be_without_pull(course, opened):
-            found = evaluation(factors, problem, system, backend)
+            found = evaluation(factors, problem, system, backend, self._exact)
             is_pulled = any(found.weights(one.name).any() for one in factors)
             status = status if is_pulled else SolveStatus.NO_RESIDUALS
         final_cost = _cost_of_returned(opened, course.final_cost)

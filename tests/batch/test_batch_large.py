@@ -12,9 +12,8 @@ from caspar.errors import InputError
 from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES, Case, anchor, decay, distance
 from tests.batch.test_batch_solver import ragged
-from tests.batch.test_batch_stiff import lines
+from tests.batch.test_batch_stiff import lines, sample
 from tests.batch.test_batch_teams import spectra
-from tests.solver.test_stiff import sample
 
 
 @pytest.fixture

@@ -421,7 +421,7 @@ def test_two_decays_of_nearly_one_rate(linear_solver: str) -> None:
     Steps of usual damping promise less than rounding there, those of less damping do not.
     """
     (problem,) = (one for one in problems() if one.name == "MGH17")
-    height, time = problem.data.T
+    height, time = problem.kinds[0].data.T
     arrays = {
         "Sum": [[50.0, 150.0, -100.0, 1.0, 2.0]],
         "two_decays": {"time": 0.01 * time, "seen": height},
