@@ -174,6 +174,7 @@ def test_exact_measurements_have_the_remark_too(backend: str, error: float, is_h
     result = caspar.Solver(factors, backend=backend).solve(arrays)
     assert result.status.is_success
     assert result.final_cost < 1e-20
+    assert result.remaining_decrease == 0.0
     assert any("can be moved together" in one for one in result.remarks) == (not is_held)
 
 

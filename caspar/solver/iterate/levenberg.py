@@ -188,9 +188,7 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(progress.records)
-    remaining = progress.state.remaining
-    if status not in WITHOUT_REMAINING:
-        remaining = _remaining_decrease(system, options, progress.state)
+    remaining = _remaining_at_end(system, options, progress, status)
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
@@ -292,6 +290,18 @@ def _lost_squares(
     _, lost = system.try_first_step(goal)
     system.reject()
     return lost
+
+
+def _remaining_at_end(
+    system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
+) -> float:
+    """What `SolveResult.remaining_decrease` says: 0 if rounding changes the cost by as much."""
+    state = progress.state
+    if status in WITHOUT_REMAINING:
+        return state.remaining
+    remaining = _remaining_decrease(system, options, state)
+    rounding = progress.rounding if status is SolveStatus.CONVERGED_COST else None
+    return 0.0 if rounding is not None and remaining * state.cost <= rounding else remaining
 
 
 def _remaining_decrease(system: System, options: CompleteOptions, state: PolicyState) -> float:
