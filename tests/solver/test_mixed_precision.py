@@ -388,7 +388,7 @@ def test_whether_residuals_determine_something_is_judged_in_float64(
     time = np.linspace(0.0, 10.0, 101)
     seen = 2.5 * time + 0.01 * np.random.default_rng(0).normal(size=101)
     factor = height_at if loss is None else height_at.with_loss(loss)
-    data = {"time": offset + time, "seen": seen}
+    data: dict[str, Any] = {"time": offset + time, "seen": seen}
     if loss is not None:
         data["loss_scale"] = np.float64(0.1)
     solver = caspar.Solver(factor, backend="cpu", precision="mixed")
