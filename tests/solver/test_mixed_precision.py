@@ -416,7 +416,7 @@ def two_decays(
 
 @pytest.mark.parametrize("linear_solver", ["auto", "sparse"])
 def test_two_decays_of_nearly_one_rate(linear_solver: str) -> None:
-    """NIST's MGH17 in a scale of CUTEst: float32 ends where both rates are one number.
+    """NIST's MGH17 in the units of CUTEst's MGH17S: float32 ends where both rates are one number.
 
     Steps of usual damping promise less than rounding there, those of less damping do not.
     """
