@@ -18,6 +18,8 @@ import caspar
 from caspar.options import SolveOptions, SolveOptionsDict
 from tests.pages import blocks
 
+pytest.importorskip("plotly", reason="a public module draws with it")
+
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(__file__).parent / "typing/user_program.py"
 PAGE = ROOT / "docs/guide/howto/typing.md"
