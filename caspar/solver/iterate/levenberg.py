@@ -237,8 +237,8 @@ def _too_narrow(
             f"{remaining:.1g} of the cost"
         )
     promises = _told_promises(progress)
-    if status.is_success and promises is not None and len(promises.free) > 0:
-        return f"Jacobians in float32 do not tell whether residuals determine {promises.free[0]}"
+    if status.is_success and promises is not None and promises.doubtful != "":
+        return f"Jacobians in float32 do not tell whether residuals determine {promises.doubtful}"
     if status is SolveStatus.ITERATION_LIMIT and chosen.max_iterations is None:
         return f"it had not converged after {len(progress.records)} iterations"
     return ""

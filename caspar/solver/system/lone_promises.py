@@ -55,12 +55,15 @@ class Promises:
             residuals themselves may count for more.
         where: That node, and what its gradient points along most; empty if they are together.
         free: Nodes with directions of no more curvature than that, and the unknowns these move.
+        doubtful: The first of them of which an unknown has derivatives; a type with more digits may
+            resolve the direction.
     """
 
     decrease: float
     trusted: float
     where: str = ""
     free: tuple[str, ...] = ()
+    doubtful: str = ""
 
 
 def are_looked_at(plan: Plan) -> bool:
@@ -87,7 +90,8 @@ def lone_promises(plan: Plan, cost: float) -> Promises | None:
         return None
     most = max(finite, key=lambda one: one.decrease)
     free = tuple(text for one in finite for text in one.free)
-    return Promises(most.decrease, most.trusted, most.where, free)
+    doubtful = next((one.doubtful for one in finite if one.doubtful != ""), "")
+    return Promises(most.decrease, most.trusted, most.where, free, doubtful)
 
 
 def _of_type(plan: Plan, node: NodePlan, cost: float) -> Promises | None:
@@ -108,11 +112,13 @@ def _of_type(plan: Plan, node: NodePlan, cost: float) -> Promises | None:
     row = int(np.argmax(decreases))
     steepest = np.arange(node.node.tangent_dim) == np.argmax(np.abs(slopes[row]))
     moved = (is_free[:, None, :] & (np.abs(directions) > SHOWN)).any(axis=2)
+    doubtful = _free_texts(plan, node, moved & (squares > 0.0))
     return Promises(
         float(decreases[row]),
         float(trusted[row]),
         _text(plan, node, row, steepest),
         _free_texts(plan, node, moved),
+        doubtful[0] if len(doubtful) > 0 else "",
     )
 
 
