@@ -18,17 +18,9 @@ from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
 from caspar.errors import InputError
 from caspar.solver.input.factor_arrays import with_bare_factors
-from caspar.solver.result.by_name import ByName
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
-
-# `result.values` is a tree for JAX, as other dictionaries are
-jax.tree_util.register_pytree_node(
-    ByName,
-    lambda items: (tuple(items.values()), tuple(items)),
-    lambda names, values: dict(zip(names, values, strict=True)),
-)
 
 
 def solve(

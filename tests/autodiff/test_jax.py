@@ -107,14 +107,6 @@ def test_float32_stays_float32(solver: caspar.Solver) -> None:
     assert values["Curve"].dtype == np.float32
 
 
-def test_values_of_a_result_are_a_tree(solver: caspar.Solver) -> None:
-    values = solver.solve(curve_fit().arrays).values
-    doubled = jax.tree.map(lambda leaf: 2.0 * leaf, values)
-    assert list(doubled) == list(values)
-    for name, array in values.items():
-        np.testing.assert_array_equal(doubled[name], 2.0 * np.asarray(array))
-
-
 def test_factors_are_no_solver() -> None:
     factors: Any = [decay]
     with pytest.raises(InputError, match=r"solver is a list; pass a caspar\.Solver"):
