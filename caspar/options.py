@@ -283,7 +283,10 @@ class CompleteOptions(SolveOptions):
         max_iterations, initial_damping, min_damping, cost_tolerance, gradient_tolerance,
             step_tolerance: As in `SolveOptions`.
         tries_undamped: Whether the first step has no damping.
-        ends_by_rises: Whether rises of the cost along rejected steps may show a minimum.
+        ends_by_rises: Whether rises of the cost along rejected steps may show a minimum. They tell
+            nothing of other directions.
+        asks_early: Whether a step that promises very little is compared with rounding at the first
+            rejection, not only at the fourth.
     """
 
     max_iterations: int = 100
@@ -294,6 +297,7 @@ class CompleteOptions(SolveOptions):
     step_tolerance: float = 1e-8
     tries_undamped: bool = False
     ends_by_rises: bool = True
+    asks_early: bool = True
 
     @classmethod
     def complete(cls, options: SolveOptions, usual: Mapping[str, float]) -> CompleteOptions:

@@ -122,7 +122,10 @@ def inspect_batch(
         found["promise"] = step_program.promise_graph(shape)
     else:
         found["step"] = step_program.step_graph(shape)
-    found["policy"], found["fade"] = policy_graph(shape.storage), step_program.fade_graph(shape)
+    found["policy"] = policy_graph(
+        shape.storage, is_bounded=shape.is_bounded, ends_by_rises=shape.num_unknowns == 1
+    )
+    found["fade"] = step_program.fade_graph(shape)
     return BatchInspection(
         shape,
         TARGETS[target],

@@ -231,7 +231,11 @@ class _Writer:
         verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
         with text.alone():
             shape = self._shape
-            graph = policy.policy_graph(shape.storage, is_bounded=shape.is_bounded)
+            graph = policy.policy_graph(
+                shape.storage,
+                is_bounded=shape.is_bounded,
+                ends_by_rises=shape.num_unknowns == 1,
+            )
             self._instances.program(graph)
         text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
         accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")

@@ -150,9 +150,12 @@ class _After:
 class _Step:
     """The step that was tried, and the state before it."""
 
-    def __init__(self, kernel: ProgramBuilder, storage: DType, *, is_bounded: bool) -> None:
+    def __init__(
+        self, kernel: ProgramBuilder, storage: DType, *, is_bounded: bool, ends_by_rises: bool
+    ) -> None:
         self.kernel = kernel
         self.is_exact = storage is DType.FLOAT64
+        self.ends_by_rises = self.is_exact and ends_by_rises
         self.is_shortened = 0.5 < kernel.scalar("shortening") if is_bounded else None
         self.state = {one: kernel.entry(STATE, one) for one in State}
         self.option = {one: kernel.entry(OPTIONS, one) for one in Option}
@@ -204,17 +207,18 @@ def least(one: Scalar, other: Scalar) -> Scalar:
     return (one < other).where(one, other)
 
 
-def policy_graph(storage: DType, *, is_bounded: bool = False) -> Graph:
+def policy_graph(storage: DType, *, is_bounded: bool = False, ends_by_rises: bool = True) -> Graph:
     """The whole decision: see `policy.decide`.
 
     Args:
         storage: Type of the values. In float32 no first step is without damping, none grows from
             next to nothing, and rises of the cost tell no curvature.
         is_bounded: Whether numbers have bounds, so that steps may be shortened.
+        ends_by_rises: See `CompleteOptions`.
     """
     kernel = ProgramBuilder("policy", WIDE)
     kernel.graph.origin = "policy"
-    step = _Step(kernel, storage, is_bounded=is_bounded)
+    step = _Step(kernel, storage, is_bounded=is_bounded, ends_by_rises=ends_by_rises)
     after = _after_step(step)
     after = _damped(step, after)
     after = _after_fall(step, after)
@@ -335,7 +339,7 @@ def _rise(step: _Step) -> tuple[Scalar, Scalar, Scalar]:
 
     Quotients are compared as products: there is no division.
     """
-    if not step.is_exact:
+    if not step.ends_by_rises:
         return step.no, step.one(0.0), step.no
     state, square = step.state, step.step_square
     rise, slope = step.cost - state[State.COST], 2.0 * step.model

@@ -303,7 +303,7 @@ def at_limit(
         return SolveStatus.CONVERGED_GRADIENT
     slight = SLIGHT_PROMISE * state.cost
     is_exact = options.cost_tolerance * state.cost < slight
-    is_slight = options.ends_by_rises and is_exact and 0.0 < state.promised <= slight
+    is_slight = options.asks_early and is_exact and 0.0 < state.promised <= slight
     # a step with less damping may be about to confirm the end
     is_slight = is_slight and not state.confirming
     is_asked = state.num_rejected in ((1, MAX_REJECTED) if is_slight else (MAX_REJECTED,))

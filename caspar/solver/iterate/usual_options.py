@@ -67,7 +67,8 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
     """
     exact = _by_linear_systems(plan, is_direct=is_direct)
     has_parts = _is_of_many_parts(plan)
-    exact = {**exact, "ends_by_rises": not has_parts}
+    num_unknowns = sum(node.count * node.node.tangent_dim for node in plan.nodes)
+    exact = {**exact, "ends_by_rises": num_unknowns == 1, "asks_early": not has_parts}
     is_exact = is_direct and plan.types.storage is DType.FLOAT64
     if is_exact and len(plan.eliminated) == 0 and not has_parts:
         # a long step to bounds that is rejected would hold what it pushed there

@@ -17,8 +17,8 @@ from caspar.solver.input.array_reader import Blocked, PreparedIndex
 
 WHOLE_BYTES, PAGE_BYTES = 16 << 20, 4096
 """Of an array of the host that is read whole; of a larger one as many bytes, in spaced pages.
-CRC-32 takes 3 GB/s: reading all of a problem of 29 million observations would take longer than
-solving it."""
+Reading all of a large problem may take longer than solving it
+(docs/design/0020-repeated-calls.md)."""
 
 Names = tuple[str, ...]
 """The names that lead to an array, such as a factor's and an argument's."""
