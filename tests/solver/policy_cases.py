@@ -343,7 +343,7 @@ LIMITS = [
     )
     for promised, change, end in (
         (2.0, 2.0, SolveStatus.CONVERGED_COST),
-        (2.0, 1.9, SolveStatus.DAMPING_LIMIT),
+        (2.0, 0.9, SolveStatus.DAMPING_LIMIT),
         (0.1, 0.5, SolveStatus.CONVERGED_COST),
         (1e6, 100.0, SolveStatus.CONVERGED_COST),
         (2.0, math.inf, SolveStatus.DAMPING_LIMIT),

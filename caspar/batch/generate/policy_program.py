@@ -431,7 +431,7 @@ def _at_limit(step: _Step, after: _After) -> _After:
     looks = is_large | is_fourth
     change = step.answer[Answer.DIGIT]
     explains = is_finite(change) & (0.0 < change) & is_finite(after.promised)
-    explains = explains & (least(after.promised, after.cost) <= change)
+    explains = explains & (stopping.ROUNDING_SHARE * least(after.promised, after.cost) <= change)
     after = after.ended(looks & ~step.answered(Answer.DIGIT_KNOWN), ASK_DIGIT)
     after = after.ended(looks & explains, code(SolveStatus.CONVERGED_COST))
     after = after.ended(is_large, code(SolveStatus.DAMPING_LIMIT))

@@ -330,9 +330,10 @@ def _rounding_explains(state: PolicyState, change: float) -> bool:
     """Whether rejected steps promised no more than rounding takes: then the values are a minimum.
 
     No step can keep what it promises beyond the whole cost, of which little is left if measurements
-    have no noise.
+    have no noise. A few draws tell what rounding takes to a factor of two.
     """
-    explains = math.isfinite(change) and change > 0.0 and change >= min(state.promised, state.cost)
+    least = ROUNDING_SHARE * min(state.promised, state.cost)
+    explains = math.isfinite(change) and change > 0.0 and change >= least
     return explains and math.isfinite(state.promised)
 
 
