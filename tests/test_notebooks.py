@@ -27,6 +27,9 @@ NAMES = (
     *("uwb_ranges", "victoria_park", "walking_robot"),
 )
 
+RUN_AS_NOTEBOOKS = ("compiler_passes", "curve_fitting")
+"""The other cells run as scripts in `test_examples`, and here under `-m reliability`."""
+
 PICTURES = ("image/png", "image/svg+xml")
 
 METADATA = {
@@ -68,7 +71,13 @@ def test_is_made_from_its_script(name: str, pytestconfig: pytest.Config) -> None
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in RUN_AS_NOTEBOOKS else pytest.param(name, marks=pytest.mark.reliability)
+        for name in NAMES
+    ],
+)
 def test_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))

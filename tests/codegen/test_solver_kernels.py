@@ -3,6 +3,7 @@
 import pytest
 
 from caspar.options import Precision
+from tests.covering import covering
 from tests.harness import find_compiler
 from tests.support_kernels import CompiledKernels, assert_close
 from tests.support_problems import PROBLEMS, Way, case_for, distinct_specs
@@ -22,9 +23,7 @@ CPU_ROUNDINGS = 14.0
 """The same; 12 of a float32 sum of 300 equal values, one after the other, else 3.4."""
 
 
-@pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
-@pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
-@pytest.mark.parametrize("problem", PROBLEMS)
+@covering(problem=PROBLEMS, way=Way, precision=Precision)
 def test_targets_agree_with_numpy(problem: str, way: Way, precision: Precision) -> None:
     specs = distinct_specs(precision)[problem, way]
     on_both = way is not Way.CUDA

@@ -21,6 +21,7 @@ from caspar.frontend.precision import TYPES
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision
+from tests.covering import covering
 from tests.solver.reference import levelled
 
 Array = NDArray[np.float64]
@@ -169,9 +170,7 @@ def problem(case: Case, seed: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("damping", [1e-8, 1e-3, 10.0])
-@pytest.mark.parametrize("num_steps", [1, 3, 6])
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, num_steps=[1, 3, 6], damping=[1e-8, 1e-3, 10.0])
 def test_steps_are_those_of_a_loop(name: str, num_steps: int, damping: float) -> None:
     case = CASES[name]
     drawn = problem(case, num_steps)

@@ -9,6 +9,7 @@ import caspar
 from caspar.ir.dtype import DType
 from caspar.kernels.kernel import Kernel
 from caspar.memory.layout import chunk_widths, padded_width
+from tests.covering import covering
 from tests.kernels.patterns import kernel_of, read_kernel, vector_type, write_kernel
 
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -32,9 +33,7 @@ def full_chunks(dim: int, dtype: str) -> int:
     return sum(padded_width(width) * scalar.itemsize == 16 for width in chunk_widths(dim, scalar))
 
 
-@DTYPES
-@pytest.mark.parametrize("dim", [4, 6, 7, 9, 16])
-@pytest.mark.parametrize("read", READS, ids=lambda access: access.name)
+@covering(read=READS, dim=[4, 6, 7, 9, 16], dtype=["float32", "float64"])
 def test_chunks_are_moved_at_once(dim: int, dtype: str, read: Any) -> None:
     inspection = moving_kernel(dim, read).inspect(dtype=dtype)
     sass = inspection.disassembled.text

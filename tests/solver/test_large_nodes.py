@@ -13,6 +13,7 @@ import caspar
 from caspar.errors import SizeError, UnsuitedError
 from caspar.frontend.size_refusal import size_refusal
 from caspar.tracing import traced_factor
+from tests.covering import alternating
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 
@@ -118,8 +119,10 @@ def test_solutions_are_those_of_numpy(linear_solver: str) -> None:
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
-@pytest.mark.parametrize("linear_solver", ["pcg", "schur_dense"])
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    ("linear_solver", "deterministic"),
+    alternating(["pcg", "schur_dense"], [False, True]),
+)
 def test_cuda_text_finds_them_too(linear_solver: str, deterministic: bool) -> None:
     arrays, expected = problem()
     solver = caspar.Solver(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import caspar
 from caspar.equations.parts import NodePart
 from caspar.solver.choice.recipe import make_recipe
+from tests.covering import covering
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver import reference
@@ -92,9 +93,7 @@ def wanted(mix: str, scaled: bool) -> tuple[Array, Array]:
     return squares["View"], blocks[:, rows, columns]
 
 
-@pytest.mark.parametrize("jacobian", ["recompute", "stored"])
-@pytest.mark.parametrize("deterministic", [False, True], ids=["atomic", "ordered"])
-@pytest.mark.parametrize("mix", MIXES)
+@covering(mix=MIXES, deterministic=[False, True], jacobian=["recompute", "stored"])
 def test_they_are_those_of_the_reduced_system(mix: str, deterministic: bool, jacobian: str) -> None:
     diagonal, blocks = found(mix, jacobian, deterministic)
     expected_diagonal, expected_blocks = wanted(mix, scaled=jacobian == "stored")

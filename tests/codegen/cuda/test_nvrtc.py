@@ -1,12 +1,12 @@
 """NVRTC compiles every kernel: no warnings, registers as predicted, for several architectures.
 
-A kernel of each problem and precision is compiled for one architecture, in turn, so that every pair
-of two of them meets; `-m reliability` compiles all for all. Kernels that may need more registers
-than there are, which is where architectures differ, are compiled for all of them here too.
+The kernels of each problem, way and precision are compiled for an architecture, so that every pair
+of these meets; `-m reliability` compiles all for all. Kernels that may need more registers than
+there are, which is where architectures differ, are compiled for all of them here too.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source, compile_text
+from tests.covering import covering
 from tests.support_kernels import generate, one_text
 from tests.support_problems import PROBLEMS, Way, distinct_specs
 
@@ -68,60 +69,25 @@ SPILLED_BYTES = {"preintegrated_imu__store": 12}
 bytes more: stores and loads together."""
 
 
-def _combinations() -> list[tuple[str, Way, Precision, tuple[str, ...]]]:
-    """Each problem, way and precision, and the architecture whose turn it is."""
-    found: list[tuple[str, Way, Precision, tuple[str, ...]]] = []
-    for first, problem in enumerate(PROBLEMS):
-        for second, way in enumerate(Way):
-            for third, precision in enumerate(Precision):
-                turn = (first + second + third) % len(ARCHITECTURES)
-                found.append((problem, way, precision, (ARCHITECTURES[turn],)))
-    return found
-
-
-def test_every_pair_is_compiled() -> None:
-    """Of an architecture and a problem, a way, a precision; of a problem's way and all of them."""
-    found = [
-        (problem, way, precision, arch)
-        for problem, way, precision, archs in _combinations()
-        for arch in archs
-    ]
-    axes: tuple[Iterable[object], ...] = (PROBLEMS, Way, Precision)
-    for position, choices in enumerate(axes):
-        assert {(case[position], case[3]) for case in found} == {
-            (choice, arch) for choice in choices for arch in ARCHITECTURES
-        }
-    assert len({(problem, way, arch) for problem, way, _, arch in found}) == len(found)
-
-
-@pytest.mark.parametrize(
-    ("problem", "way", "precision", "archs"),
-    [
-        *_combinations(),
-        *(
-            pytest.param(*case, ARCHITECTURES, marks=pytest.mark.reliability)
-            for *case, _ in _combinations()
-        ),
-    ],
-)
+@covering(problem=PROBLEMS, way=Way, precision=Precision, arch=ARCHITECTURES)
 def test_solver_kernels_compile_to_few_registers(
     problem: str,
     way: Way,
     precision: Precision,
-    archs: tuple[str, ...],
+    arch: str,
     record_property: Callable[[str, object], None],
 ) -> None:
     specs = {spec.name: spec for spec in distinct_specs(precision)[problem, way]}
     sources = generate(list(specs.values()), TARGETS["cuda"])
-    compiled = _compiled_where_it_matters(specs, sources, archs)
+    compiled = _compiled_where_it_matters(specs, sources, (arch,))
     assert {name for name, _ in compiled} == set(sources)
-    for (name, arch), result in compiled.items():
+    for (name, compiled_for), result in compiled.items():
         assert result.warnings == (), result.log
         entry = result.resources[name]
-        where = f"{name} for {arch}: {entry}, predicted {sources[name].num_registers}"
+        where = f"{name} for {compiled_for}: {entry}, predicted {sources[name].num_registers}"
         allowed = _allowed_registers(specs[name], sources[name])
         assert entry.registers <= min(allowed, MAX_REGISTERS), where
-        record_property(f"registers {arch} {name}", entry.registers)
+        record_property(f"registers {compiled_for} {name}", entry.registers)
 
 
 def _allowed_registers(spec: KernelSpec, source: KernelSource) -> int:

@@ -17,6 +17,7 @@ from caspar.errors import BackendError, InputError
 from caspar.solver import preparation
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.plan import planning
+from tests.covering import alternating
 from tests.problems import EXAMPLES
 from tests.solver.linear.linear_cases import MIX, MIXES, fresh, problem_of, solver_names
 from tests.solver.solving import ON_BACKENDS, Arrays, Poisoned, assert_same_result, changed, moved
@@ -341,9 +342,12 @@ def test_no_plan_is_kept_where_the_device_fails(
 # -- memory that was never written -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
 @pytest.mark.parametrize(
-    ("mix", "linear_solver"), [(mix, name) for mix in MIXES for name in solver_names(mix)]
+    ("mix", "linear_solver", "jacobian"),
+    alternating(
+        [(mix, name) for mix in MIXES for name in solver_names(mix)],
+        ["stored", "float16", "recompute"],
+    ),
 )
 def test_what_the_arena_held_does_not_matter(mix: str, linear_solver: str, jacobian: str) -> None:
     """NaN of every type, or zeros: the same bits."""

@@ -10,6 +10,7 @@ import caspar
 from caspar.memory import reduce
 from caspar.memory.tiling import node_tiles
 from caspar.solver.limits import Limits
+from tests.covering import alternating
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver.linear.linear_cases import MIXES, Glass, glimpse, hold, make_arrays, pin
@@ -32,8 +33,9 @@ def ground(
     return glass - known
 
 
-@pytest.mark.parametrize("jacobian", ["stored", "recompute"])
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    ("deterministic", "jacobian"), alternating([False, True], ["stored", "recompute"])
+)
 def test_cuda_texts_equal_the_processor(
     deterministic: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,8 +61,10 @@ def test_cuda_texts_equal_the_processor(
         assert_allclose(found.values[node], rows, atol=1e-5)
 
 
-@pytest.mark.parametrize("factors", [(glimpse, hold, pin), (ground, hold, glimpse, pin)])
-@pytest.mark.parametrize("jacobian", ["stored", "recompute"])
+@pytest.mark.parametrize(
+    ("jacobian", "factors"),
+    alternating(["stored", "recompute"], [(glimpse, hold, pin), (ground, hold, glimpse, pin)]),
+)
 def test_two_nodes_have_many_slots(jacobian: str, factors: tuple[caspar.Factor, ...]) -> None:
     arrays = make_arrays(num_views=60, num_marks=700)
     arrays = {name: arrays[name] for name in ("View", "Mark", "Glass", "glimpse", "hold", "pin")}
