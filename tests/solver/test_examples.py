@@ -1,10 +1,12 @@
 """The examples run as their users run them, and find what they say."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,26 +47,68 @@ NEEDED = {
 """The package that a script needs, and its name."""
 
 
-def run(name: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a fresh interpreter, whether or not caspar is installed."""
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *ARGUMENTS.get(name, [])]
+FORKS = """
+import contextlib, json, os, runpy, sys, warnings
+import caspar
+caspar.Solver, caspar.BatchSolver
+for line in sys.stdin:
+    script, arguments, written = json.loads(line)
+    with warnings.catch_warnings(action="ignore"):
+        child = os.fork()
+    if child == 0:
+        for number, path in enumerate(written, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        sys.argv, sys.path[0] = [script, *arguments], os.path.dirname(script)
+        code = 0
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+        except BaseException:
+            code = 1
+            sys.excepthook(*sys.exc_info())
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Runs each script in a fork of an interpreter that has loaded caspar, which takes seconds."""
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[subprocess.Popen[str]]:
+    """It takes a line of JSON for each script, and prints how the script ended."""
     path = os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=500
-    )
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", FORKS],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        yield running
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
 @pytest.mark.parametrize("name", NAMES)
-def test_script_runs(name: str) -> None:
-    done = run(name)
+def test_script_runs(name: str, interpreter: subprocess.Popen[str], tmp_path: Path) -> None:
+    written = [tmp_path / "stdout", tmp_path / "stderr"]
+    request = [str(EXAMPLES / name), ARGUMENTS.get(name, []), list(map(str, written))]
+    assert interpreter.stdin is not None
+    assert interpreter.stdout is not None
+    interpreter.stdin.write(json.dumps(request) + "\n")
+    interpreter.stdin.flush()
+    code = int(interpreter.stdout.readline())
+    said, complained = (path.read_text(encoding="utf-8") for path in written)
     package, title = NEEDED.get(name, ("caspar", "caspar"))
     if importlib.util.find_spec(package) is None:
-        assert done.returncode == 1
-        assert done.stderr == f"This example needs {title}: pip install {package}\n"
+        assert code == 1
+        assert complained == f"This example needs {title}: pip install {package}\n"
         return
-    assert done.returncode == 0, done.stderr
-    has_report = re.search(r"^status +CONVERGED", done.stdout, re.MULTILINE) is not None
+    assert code == 0, complained
+    has_report = re.search(r"^status +CONVERGED", said, re.MULTILINE) is not None
     assert has_report is (name not in WITHOUT_REPORT)
 
 
