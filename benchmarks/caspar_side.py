@@ -112,11 +112,6 @@ VARIANTS = (
     AUTO,
     FULL,
     *SCHUR,
-    Variant(
-        "schur_pcg, two-level",
-        {"linear_solver": "schur_pcg", "preconditioner": "two_level"},
-        max_reduced=5000,
-    ),
     Variant("schur_dense", {"linear_solver": "schur_dense"}, max_reduced=5000),
     SPARSE,
     FLOAT64,

@@ -99,7 +99,6 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         JacobianChoice,
         LinearSolverChoice,
         Precision,
-        PreconditionerChoice,
         SolveOptions,
     )
     from caspar.solver.covariance.covariance import Covariance
@@ -142,7 +141,6 @@ __all__ = [
     "LinearSolverChoice",
     "Pair",
     "Precision",
-    "PreconditionerChoice",
     "Prepared",
     "ProblemSize",
     "ReadIndexed",
@@ -243,7 +241,6 @@ _NAMES = {
     "JacobianChoice": "caspar.options",
     "LinearSolverChoice": "caspar.options",
     "Precision": "caspar.options",
-    "PreconditionerChoice": "caspar.options",
     "Prepared": "caspar.solver.prepared",
     "ProblemSize": "caspar.solver.result.result",
     "ReadIndexed": "caspar.memory.patterns",

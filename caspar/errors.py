@@ -39,7 +39,7 @@ class FactorError(CasparError, TypeError):
 
 
 class UnsuitedError(FactorError):
-    """A linear solver or a preconditioner that does not suit the factors.
+    """A linear solver that does not suit the factors.
 
     Args:
         reason: What does not suit, and why.

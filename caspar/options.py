@@ -26,7 +26,6 @@ SOLVER_CHOICES = (
     "backend",
     "precision",
     "linear_solver",
-    "preconditioner",
     "jacobian",
     "deterministic",
     "inner_iterations",
@@ -82,18 +81,6 @@ class LinearSolverChoice(Enum):
     DENSE = "dense"
     SPARSE = "sparse"
     QR = "qr"
-
-
-class PreconditionerChoice(Enum):
-    """How conjugate gradients are preconditioned.
-
-    BLOCK_JACOBI: by the inverse of each node's diagonal block. TWO_LEVEL: on the Schur complement,
-    besides by a coarse system, in which clusters of nodes move together. AUTO: block Jacobi.
-    """
-
-    AUTO = "auto"
-    BLOCK_JACOBI = "block_jacobi"
-    TWO_LEVEL = "two_level"
 
 
 class JacobianChoice(Enum):

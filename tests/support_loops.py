@@ -37,7 +37,7 @@ REAL = DType.FLOAT64
 SIDES = ("left", "right")
 SCALARS = ("done", "alpha", "beta", "descent", "iterations", "goal")
 STEP_ARRAYS = ("solution", "residual", "direction", "product")
-REDUCTION = ReduceSpec(DIM, REAL, 1, True)
+REDUCTION = ReduceSpec(DIM, REAL, 1)
 TILE = 256
 
 

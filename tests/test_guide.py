@@ -160,7 +160,6 @@ def test_backends_and_precisions() -> None:
 
 def test_choices_of_linear_solver() -> None:
     assert {"auto", *_choices("linear solver")} == _values(caspar.LinearSolverChoice)
-    assert set(_choices("preconditioner")) == _values(caspar.PreconditionerChoice)
     assert set(_choices("jacobian")) == _values(caspar.JacobianChoice)
 
 

@@ -116,7 +116,7 @@ ROOMS = {
         "ranks": "choice input plan linear iterate shards",
     },
     "solver/covariance": {"inverses": ""},
-    "solver/linear": {"explicit": "", "two_level": "explicit"},
+    "solver/linear": {"explicit": ""},
 }
 
 MAX_FILES = 12

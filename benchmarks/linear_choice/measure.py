@@ -20,7 +20,6 @@ METHODS: Mapping[str, Mapping[str, str]] = {
     "auto": {},
     "pcg": {"linear_solver": "pcg"},
     "schur_pcg": {"linear_solver": "schur_pcg"},
-    "two_level": {"linear_solver": "schur_pcg", "preconditioner": "two_level"},
     "schur_dense": {"linear_solver": "schur_dense"},
     "sparse": {"linear_solver": "sparse"},
 }

@@ -222,7 +222,7 @@ class FactorBuilder(KernelBuilder):
         return is_free(self.read_node(self.form.eliminated_argument, NodePart.FREE))
 
     def read_array(self, argument: Argument, array: str, dim: int, dtype: DType) -> list[Scalar]:
-        """The same of an array that a linear method has for node types."""
+        """The same of an array that is no part of the solver's."""
         name = argument.part(array)
         return self.read(name, dim, dtype, self._read_access(argument, name))
 
@@ -230,13 +230,6 @@ class FactorBuilder(KernelBuilder):
         """Add to a part of a node."""
         access = self._add_access(argument, part.of(argument), part.layout)
         self.write(part.of(argument), values, part.dtype(self.types), access)
-
-    def add_to_array(
-        self, argument: Argument, array: str, values: Sequence[Scalar], dtype: DType
-    ) -> None:
-        """The same of an array that a linear method has for node types."""
-        name = argument.part(array)
-        self.write(name, values, dtype, self._add_access(argument, name, Layout.BLOCKED))
 
     def _add_access(self, argument: Argument, name: str, layout: Layout) -> WriteAccessor:
         if argument.kind is ArgumentKind.NODE_UNIQUE:

@@ -19,28 +19,25 @@ def num_lanes(num_partials: int, num_objects: int) -> int:
 
 @dataclass(frozen=True)
 class ReduceSpec:
-    """A kernel whose items are objects: output[i] = sum (or +=) of the object's partials.
+    """A kernel whose items are objects: output[i] += the sum of the object's partials.
 
     Attributes:
         dim: Scalars of an object.
         dtype: Type of partials and output.
         lanes: Threads that share the partials of one object on CUDA, see `num_lanes`.
-        accumulate: Add to the output instead of writing it.
         rows: Whether an object's scalars stand together in the output: `layout.row_scalars`.
     """
 
     dim: int
     dtype: DType
     lanes: int
-    accumulate: bool
     rows: bool = False
 
     @property
     def name(self) -> str:
         """Entry point: equal specs are the same kernel."""
-        verb = "accumulate" if self.accumulate else "reduce"
         layout = "_in_rows" if self.rows else ""
-        return f"{verb}_{self.dtype.value}_{self.dim}_by_{self.lanes}{layout}"
+        return f"accumulate_{self.dtype.value}_{self.dim}_by_{self.lanes}{layout}"
 
     @property
     def output(self) -> ArgSpec:

@@ -21,8 +21,6 @@ class BackendTraits:
             place where it is missing.
         ranges_are_known_by_order: Whether kernels follow the order of an index, which tells its
             range too: the range is then tested by building that order.
-        tile_sums_are_limited: Whether the sums of a tile must fit a memory of limited size, so that
-            a linear method may allow fewer items in a tile.
     """
 
     target: str
@@ -32,7 +30,6 @@ class BackendTraits:
     factorizes_in_parallel: bool
     dense_replaces_sparse: bool
     ranges_are_known_by_order: bool
-    tile_sums_are_limited: bool
 
 
 CUDA_TRAITS = BackendTraits(
@@ -43,7 +40,6 @@ CUDA_TRAITS = BackendTraits(
     factorizes_in_parallel=True,
     dense_replaces_sparse=True,
     ranges_are_known_by_order=True,
-    tile_sums_are_limited=True,
 )
 
 CPU_TRAITS = BackendTraits(
@@ -54,5 +50,4 @@ CPU_TRAITS = BackendTraits(
     factorizes_in_parallel=False,
     dense_replaces_sparse=False,
     ranges_are_known_by_order=False,
-    tile_sums_are_limited=False,
 )

@@ -18,7 +18,7 @@ from caspar.errors import InputError, UnsuitedError
 from caspar.frontend.factors.terms import with_narrow, with_terms
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
-from caspar.options import JacobianChoice, LinearSolverChoice, Precision, PreconditionerChoice
+from caspar.options import JacobianChoice, LinearSolverChoice, Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe, usual_precision
 from caspar.solver.choice.offsets import is_far_from_zero
@@ -92,7 +92,7 @@ class Preparations:
         whole: The one for all factors.
 
     Raises:
-        UnsuitedError: The linear solver or the preconditioner does not suit all factors together.
+        UnsuitedError: The linear solver does not suit all factors together.
     """
 
     def __init__(
@@ -246,17 +246,12 @@ class Preparations:
         return self._variants[key]
 
     def _suited(self, recipe: Recipe) -> tuple[Prepares, tuple[str, ...]]:
-        """By the user's choices, but for those that do not suit what is left: `auto` for these."""
-        usual = replace(recipe, preconditioner=PreconditionerChoice.AUTO)
-        by_size = replace(recipe, linear_solver=LinearSolverChoice.AUTO)
-        remarks: dict[str, None] = {}
-        for tried in (recipe, usual, by_size):
-            try:
-                return self._prepare(tried), tuple(remarks)
-            except UnsuitedError as error:
-                remarks[f"{error.reason}. So 'auto' was used for the other factors."] = None
-        both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
-        return self._prepare(both), tuple(remarks)
+        """By the user's linear solver, or by `auto` if that does not suit what is left."""
+        try:
+            return self._prepare(recipe), ()
+        except UnsuitedError as error:
+            remark = f"{error.reason}. So 'auto' was used for the other factors."
+        return self._prepare(replace(recipe, linear_solver=LinearSolverChoice.AUTO)), (remark,)
 
     def _idle(self, recipe: Recipe) -> tuple[str, ...]:
         whole = self._recipe

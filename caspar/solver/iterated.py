@@ -17,8 +17,6 @@ from caspar.solver.plan.plan import Plan
 class System(Protocol):
     """A linearised problem; see `NormalEquations` for what the members mean."""
 
-    stronger: str
-
     @property
     def findings(self) -> Findings:
         """What users are told of it."""

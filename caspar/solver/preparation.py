@@ -18,11 +18,7 @@ from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.linear.method import LinearSystem
-from caspar.solver.linear.methods import (
-    make_solvers,
-    methods_for,
-    suggested_preconditioner,
-)
+from caspar.solver.linear.methods import make_solvers
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
@@ -46,8 +42,7 @@ class Preparation:
         kernels: How they are made, and which are loaded.
 
     Raises:
-        UnsuitedError: The linear solver or the preconditioner is not for such factors.
-        OptionError: The preconditioner is not for that linear solver.
+        UnsuitedError: The linear solver is not for such factors.
     """
 
     def __init__(self, backend: Backend, recipe: Recipe) -> None:
@@ -122,10 +117,7 @@ class Preparation:
         factors = plan_factors(library, form, present, indexed, limits, in_order)
         # the plan has indices of its own
         del indexed
-        has_own = any(method.has_own_steps for method in methods_for(self.recipe))
-        nodes = plan_nodes(
-            library, form, design.nodes, problem.counts, factors, has_own, limits, shard
-        )
+        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, limits, shard)
         plan = make_plan(library, design.types, factors, nodes, limits, shard)
         start, known_s = time.perf_counter(), self.kernels.compile_time_s
         reductions_s = library.reductions_time_s
@@ -143,9 +135,7 @@ class Preparation:
         load = partial(self.kernels.load, design, plan.library)
         binder, phases = bound_phases(plan)
         system = LinearSystem(self.recipe, design, plan, binder, phases, load)
-        solvers = make_solvers(system)
-        stronger = suggested_preconditioner(self.recipe, design, solvers.current.name)
-        return NormalEquations(plan, binder, phases, solvers, stronger)
+        return NormalEquations(plan, binder, phases, make_solvers(system))
 
     def _signature(self, problem: Problem, shard: Shard | None) -> Signature:
         indices = []

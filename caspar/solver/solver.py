@@ -14,7 +14,6 @@ from caspar.options import (
     JacobianChoice,
     LinearSolverChoice,
     Precision,
-    PreconditionerChoice,
     SolveOptions,
     SolveOptionsDict,
     check_callback,
@@ -59,7 +58,6 @@ class Solver(Remade):
             the result's `precision`.
         linear_solver: `auto`, or a name that results have, such as `sparse`: see
             `caspar.LinearSolverChoice`.
-        preconditioner: `auto`, `block_jacobi`, `two_level`: see `caspar.PreconditionerChoice`.
         jacobian: `auto`, `stored`, `float16` or `recompute`: see `caspar.JacobianChoice`.
         deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are
             taken in a fixed order. On the CPU they always are.
@@ -85,7 +83,6 @@ class Solver(Remade):
         backend: str | BackendChoice | Backend = "auto",
         precision: str | Precision = "auto",
         linear_solver: str | LinearSolverChoice = "auto",
-        preconditioner: str | PreconditionerChoice = "auto",
         jacobian: str | JacobianChoice = "auto",
         deterministic: bool = False,
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
@@ -97,7 +94,6 @@ class Solver(Remade):
             "backend": backend,
             "precision": precision,
             "linear_solver": linear_solver,
-            "preconditioner": preconditioner,
             "jacobian": jacobian,
             "deterministic": deterministic,
             "inner_iterations": inner_iterations,
@@ -112,7 +108,6 @@ class Solver(Remade):
                 self._given,
                 precision=precision,
                 linear_solver=linear_solver,
-                preconditioner=preconditioner,
                 jacobian=jacobian,
                 deterministic=deterministic,
                 inner_iterations=inner_iterations,

@@ -23,7 +23,7 @@ from caspar.solver.choice.elimination import choose_eliminated
 from caspar.solver.choice.form import Recipe, choose_form
 from caspar.solver.input.problem import Problem
 from caspar.solver.linear.method import Specs
-from caspar.solver.linear.methods import check_preconditioner, methods_for
+from caspar.solver.linear.methods import METHODS
 from caspar.solver.plan.factor_order import most_partners
 from caspar.solver.plan.kernel_library import KernelLibrary
 
@@ -39,15 +39,13 @@ class SolverKernels:
         compile_time_s: Seconds of tracing and compiling not yet reported.
 
     Raises:
-        UnsuitedError: The linear solver or the preconditioner is not for such factors.
-        OptionError: The preconditioner is not for that linear solver.
+        UnsuitedError: The linear solver is not for such factors.
     """
 
     def __init__(self, backend: Backend, recipe: Recipe) -> None:
         self.compile_time_s = 0.0
         self._backend = backend
         self._recipe = recipe
-        self._methods = methods_for(recipe)
         self._designs: dict[tuple[str, ...], SolverDesign] = {}
         self._libraries: dict[tuple[tuple[str, ...], bool], KernelLibrary] = {}
         self._compiling = Lock()
@@ -70,7 +68,6 @@ class SolverKernels:
         names = tuple(node.name for node in eliminated)
         if names not in self._designs:
             form = choose_form(self._backend, recipe, eliminated)
-            check_preconditioner(recipe, form)
             self._designs[names] = SolverDesign(
                 recipe.factors, recipe.nodes, recipe.precision, target, form
             )
@@ -104,7 +101,7 @@ class SolverKernels:
         design = self.design()
         library = self.compile(design)
         is_open = self._recipe.linear_solver is LinearSolverChoice.AUTO
-        for method in self._methods:
+        for method in METHODS:
             if method.is_likely(self._recipe, design.form):
                 # a method that `auto` chose and that is refused gives way to another one
                 with suppress(SizeError) if is_open else nullcontext():
@@ -144,8 +141,6 @@ class SolverKernels:
         sources = solver_sources(design, ignored if wide_places else begin)
         owners = [factor.name for factor in design.factors]
         owners += [node.name for node in design.nodes]
-        limits = [one.max_tile_size for one in self._methods if one.max_tile_size is not None]
-        is_limited = self._backend.traits.tile_sums_are_limited
         with phase(_loading(sources)):
             return KernelLibrary(
                 self._backend,
@@ -154,7 +149,6 @@ class SolverKernels:
                 owners,
                 wide_places=wide_places,
                 is_settled=is_settled,
-                max_tile_size=min(limits, default=None) if is_limited else None,
             )
 
 

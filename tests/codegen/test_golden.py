@@ -55,5 +55,5 @@ def test_kernel(target: str, storage: DType, sums: DType, golden: Golden) -> Non
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64], ids=lambda dtype: dtype.value)
 def test_reduction(target: str, dtype: DType, golden: Golden) -> None:
-    source = TARGETS[target].generate_reduce(ReduceSpec(6, dtype, 32, accumulate=True))
+    source = TARGETS[target].generate_reduce(ReduceSpec(6, dtype, 32))
     golden(source.text.replace(HEADER, "// (header)\n"), SUFFIXES[target])

@@ -91,10 +91,6 @@ def test_number_of_slots(num_items: int, num_objects: int, slots: int) -> None:
     assert num_object_slots(num_items, num_objects) == slots
 
 
-def test_some_preconditioners_have_no_more_than_usual() -> None:
-    assert num_object_slots(10**9, 1, USUAL_SLOTS) == USUAL_SLOTS
-
-
 @needs_compiler
 @types
 @pytest.mark.parametrize("many", [False, True])

@@ -46,7 +46,7 @@ def test_a_cluster_does_what_a_grid_does(monkeypatch: pytest.MonkeyPatch, backen
             problem = conjugate(backend, *SIZES)
             loop = problem.loop(backend, shared=True, fused=False)
             (vectors,) = (one for one in loop.launches if one.bound.source.name == LOOP_NAME)
-            assert vectors.loop.grid > 1
+            assert vectors.call[1] > 1
             assert vectors.is_cooperative == (first == 1000)
             loop.run(MANY_RUNS)
             states.append(problem.state(backend))

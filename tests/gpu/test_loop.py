@@ -75,7 +75,7 @@ def test_one_block_does_without_a_barrier_of_the_grid() -> None:
     with backend.scope():
         problem = conjugate(backend, *SIZES["one block"])
         loop = backend.loop([[launch] for launch in problem.launches], problem.flag)
-        assert loop.grid == 1
+        assert loop.launch.call[1] == 1
         loop.run(MANY_RUNS)
         np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
 
@@ -151,5 +151,5 @@ def test_loads_ahead_of_barriers_do_not_spill(monkeypatch: pytest.MonkeyPatch) -
         made = caspar.Solver(pose_graph_3d.FACTORS, backend="cuda", linear_solver="pcg")
         with made.system(pose_graph_3d.read(DATA / "smallGrid3D.g2o.bz2")) as system:
             loop: Any = system.solvers.current
-            spilled.append(loop._iterate.kernel.function.local_bytes)
+            spilled.append(loop._iterate.launch.kernel.function.local_bytes)
     assert spilled[0] <= spilled[1]

@@ -245,16 +245,6 @@ def test_an_empty_list_stands_for_indexed_constants() -> None:
     assert result.problem.factors["ranging"] == 0
 
 
-def test_only_what_does_not_suit_gives_way() -> None:
-    _, arrays = problem_of("bundle adjustment")
-    idle = {**arrays, "glance": {"view": [], "mark": [], "seen": []}}
-    choices: dict[str, Any] = {"linear_solver": "schur_pcg", "preconditioner": "two_level"}
-    made = caspar.Solver((glance, hold, pin), backend="cpu", **choices)
-    result = made.solve(idle)
-    assert result.linear_solver == "schur_pcg"
-    assert "preconditioner='two_level': no factor joins" in result.remarks[1]
-
-
 def test_a_linear_solver_gives_way() -> None:
     arrays = {name: make_arrays()[name] for name in ("View", "drift", "hold")}
     idle = {"Mark": np.ones((1, 2)), "glance": {"view": [], "mark": [], "seen": []}}

@@ -82,7 +82,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "pcg": {"linear_solver": "pcg"},
     "schur_pcg": {"linear_solver": "schur_pcg"},
     "recompute": {"linear_solver": "schur_pcg", "jacobian": "recompute"},
-    "two_level": {"linear_solver": "schur_pcg", "preconditioner": "two_level"},
     "schur_dense": {"linear_solver": "schur_dense"},
     "sparse": {"linear_solver": "sparse"},
     "deterministic": {"linear_solver": "schur_pcg", "deterministic": True},

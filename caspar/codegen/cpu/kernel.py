@@ -116,8 +116,7 @@ def _summed_chunk(
         chunk, place = divmod(first + lane, output.chunk_length)
         index = cpu_index(output, chunk, output.object("item"))
         target = f"output_data[{further}{index} + {place}]"
-        previous = f"{target} + " if spec.accumulate else ""
-        lines.append(f"{target} = {previous}total_{lane}")
+        lines.append(f"{target} = {target} + total_{lane}")
     return [f"{indent}{line}" for line in lines]
 
 

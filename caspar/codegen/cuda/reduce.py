@@ -37,7 +37,6 @@ AT_ONCE = 8
 
 def _body(spec: ReduceSpec) -> list[str]:
     scalar = SCALAR_TYPE[spec.dtype]
-    step = "+=" if spec.accumulate else "="
     return [
         *([f"__shared__ {scalar} stage[BLOCK_SIZE / 32][4];"] if spec.lanes > 32 else []),
         f"const u32 object = (blockIdx.x * BLOCK_SIZE + threadIdx.x) / {spec.lanes}u;",
@@ -56,7 +55,7 @@ def _body(spec: ReduceSpec) -> list[str]:
         "for (u32 k = 0; k < 4; ++k) {",
         "  const u32 column = first + k;",
         "  if (k >= width) break;",
-        f"  {_output_element(spec.output)} {step} total[k];",
+        f"  {_output_element(spec.output)} += total[k];",
         "}",
     ]
 

@@ -22,7 +22,13 @@ from caspar.runtime.backend import (
 from caspar.runtime.cuda.compile.compilation import Compilation, compilation
 from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_usage, resident_blocks
 from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence, parameter_table
-from caspar.runtime.cuda.loop.loop import cuda_loop, fits_device, merged_launches, own_launch
+from caspar.runtime.cuda.loop.loop import (
+    CudaLoop,
+    fits_device,
+    fused_launch,
+    merged_launches,
+    own_launch,
+)
 from caspar.runtime.cuda.loop.repeat import repeated_loop
 from caspar.runtime.cuda.structure.indexing import CudaIndexing
 from caspar.runtime.factorization import (
@@ -109,7 +115,7 @@ class CudaBackend(CudaIndexing):
             if fused is None:
                 fused = fits_device(phases)
             if fused:
-                return cuda_loop(phases, flag, scalars, self.device)
+                return CudaLoop(fused_launch(phases, flag, scalars, self.device))
             launches = merged_launches(phases, flag, scalars, self.device)
             polled = partial(CudaSequence, self.stream, launches)
             return repeated_loop(self.stream, launches, flag, polled)

@@ -49,7 +49,7 @@ def _is_small(recipe: Recipe, counts: Mapping[str, int], instances: Mapping[str,
     factorisation is next to nothing, while elimination walks the pairs of instances that share an
     eliminated node.
     """
-    if recipe.linear_solver is not LinearSolverChoice.AUTO or not recipe.is_block_jacobi:
+    if recipe.linear_solver is not LinearSolverChoice.AUTO:
         return False
     if _unknowns(recipe.nodes, counts) > recipe.limits.max_dense_for_sparse:
         return False
@@ -74,7 +74,7 @@ def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
     """Whether a sparse factorisation is asked for, or is what `auto` mostly takes."""
     if recipe.linear_solver is not LinearSolverChoice.AUTO:
         return recipe.linear_solver is LinearSolverChoice.SPARSE
-    return recipe.is_block_jacobi and couples_reduced(recipe.factors, eliminated)
+    return couples_reduced(recipe.factors, eliminated)
 
 
 def eliminating_pays(

@@ -24,7 +24,6 @@ from caspar.options import (
     JacobianChoice,
     LinearSolverChoice,
     Precision,
-    PreconditionerChoice,
 )
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.jacobian import recomputing_pays
@@ -40,7 +39,6 @@ class Recipe:
         nodes: Their node types.
         precision: Which floating types are used for what.
         linear_solver: How linear systems are solved.
-        preconditioner: Of conjugate gradients.
         jacobian: Where Jacobians are.
         deterministic: Whether equal input must give equal bits.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
@@ -55,7 +53,6 @@ class Recipe:
     nodes: tuple[NodeType, ...]
     precision: Precision
     linear_solver: LinearSolverChoice
-    preconditioner: PreconditionerChoice
     jacobian: JacobianChoice
     deterministic: bool
     inner_iterations: int
@@ -64,14 +61,6 @@ class Recipe:
     masked: tuple[str, ...] = ()
     bounded: tuple[str, ...] = ()
     is_far_from_zero: bool = False
-
-    @property
-    def is_block_jacobi(self) -> bool:
-        """Whether the user did not ask for a preconditioner that has kernels of its own."""
-        return self.preconditioner in (
-            PreconditionerChoice.AUTO,
-            PreconditionerChoice.BLOCK_JACOBI,
-        )
 
 
 FORMS_MATRIX = (

@@ -13,10 +13,6 @@ from caspar.solver.system.lone_promises import Promises
 MANY_LIMITED = 0.2
 """Share of the iterations whose linear solve was cut short, from which on it is remarked."""
 
-SLOW_SOLVES, SLOW_SOLVE = 1000, 50
-"""PCG iterations in all, and of a linear solve on average, from which on a stronger preconditioner
-may pay (docs/design/0015-two-level-preconditioner.md)."""
-
 MUCH_ROUNDING = 1e-3
 """Of the cost, by a rounding of the values: a solve that reached its limit says so, if its last
 iterations gained no more than such a rounding changes."""
@@ -43,7 +39,6 @@ def remarks_on_linear_solves(
     options: CompleteOptions,
     records: Sequence[IterationRecord],
     num_limited: int,
-    stronger: str,
     *,
     is_chained: bool,
 ) -> tuple[str, ...]:
@@ -53,24 +48,15 @@ def remarks_on_linear_solves(
         options: Of the solve.
         records: Its iterations.
         num_limited: Linear solves that ended at the limit of PCG iterations.
-        stronger: What takes fewer of them, as users ask for it; empty: nothing known.
         is_chained: Whether a factor couples two nodes of a type that remains.
     """
-    remarks = []
-    if num_limited > MANY_LIMITED * len(records):
-        remarks.append(
-            f"PCG stopped at max_linear_iterations={options.max_linear_iterations} in "
-            f"{num_limited} of {len(records)} iterations, so these steps were inexact. "
-            f"{_CHAINED if is_chained else _LOOSE}"
-        )
-    total = sum(record.linear_iterations for record in records)
-    if stronger != "" and total >= max(SLOW_SOLVES, SLOW_SOLVE * len(records)):
-        remarks.append(
-            f"PCG took {total / len(records):.0f} iterations a step. If nodes lie along a path, "
-            f"such as the cameras of a street, {stronger} takes far fewer. Each of them costs "
-            "more, and more kernels are compiled."
-        )
-    return tuple(remarks)
+    if num_limited <= MANY_LIMITED * len(records):
+        return ()
+    return (
+        f"PCG stopped at max_linear_iterations={options.max_linear_iterations} in "
+        f"{num_limited} of {len(records)} iterations, so these steps were inexact. "
+        f"{_CHAINED if is_chained else _LOOSE}",
+    )
 
 
 def remarks_on_faults(what: str, factors: Sequence[str]) -> tuple[str, ...]:

@@ -256,8 +256,7 @@ def _remarks_on_linear_solves(
     system: System, options: CompleteOptions, progress: _Progress
 ) -> tuple[str, ...]:
     records, num_limited = progress.records, progress.num_limited
-    is_chained, stronger = system.is_chained, system.stronger
-    return remarks_on_linear_solves(options, records, num_limited, stronger, is_chained=is_chained)
+    return remarks_on_linear_solves(options, records, num_limited, is_chained=system.is_chained)
 
 
 def _residuals_are_too_small(system: System, cost: float) -> bool:

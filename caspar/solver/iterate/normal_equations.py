@@ -44,7 +44,6 @@ class NormalEquations:
         binder: Binds its kernels.
         phases: Its launches.
         solvers: The linear solver, and what may take its place.
-        stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
 
     Attributes:
         findings: On what it holds.
@@ -52,17 +51,9 @@ class NormalEquations:
         starts: By node type the values that were loaded; nothing once they are read.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        binder: Binder,
-        phases: Phases,
-        solvers: HandOver,
-        stronger: str,
-    ) -> None:
+    def __init__(self, plan: Plan, binder: Binder, phases: Phases, solvers: HandOver) -> None:
         self.plan = plan
         self.solvers = solvers
-        self.stronger = stronger
         self.findings = PlanFindings(plan, phases, solvers)
         self.more_remarks: tuple[str, ...] = ()
         self._backend = plan.library.backend

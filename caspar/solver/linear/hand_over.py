@@ -15,6 +15,7 @@ solve.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from caspar.solver.linear.method import LinearSolver
 
@@ -37,36 +38,34 @@ COMPILE_S = 0.5
 """Seconds that kernels of a matrix may take to compile: more must have been lost to PCG."""
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """A factorisation that may take over.
+class Seconds(NamedTuple):
+    """What a factorisation takes by the model.
 
     Attributes:
-        step_s: Modelled seconds of a step by the factorisation; infinite if its matrix is too
-            large.
-        setup_s: Modelled seconds until it is ready.
-        make: Makes it; None if a library or memory is missing.
+        step_s: Of a step; infinite if the matrix is too large.
+        setup_s: Until it is ready, once for a structure.
     """
 
     step_s: float
     setup_s: float
-    make: Callable[[], LinearSolver | None]
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What is known about PCG and its replacement before any pairs of items are counted.
+class Replacement:
+    """A factorisation that may take over from PCG.
 
     Attributes:
         iteration_s: Modelled seconds of a PCG iteration.
         least_setup_s: Modelled seconds that every factorisation takes to set up.
-        find: Models the replacement. It may take as long as tens of PCG iterations, so it is called
-            once, when PCG is first seen to be slow.
+        model: Models it. That may take as long as tens of PCG iterations, so it is called once,
+            when PCG is first seen to be slow.
+        make: Makes it; None if a library or memory is missing.
     """
 
     iteration_s: float
     least_setup_s: float
-    find: Callable[[], Replacement]
+    model: Callable[[], Seconds]
+    make: Callable[[], LinearSolver | None]
 
 
 class HandOver:
@@ -74,7 +73,7 @@ class HandOver:
 
     Args:
         usual: The solver that every solve begins with.
-        outlook: Costs of PCG, and what may take its place. None: nothing does.
+        replacement: What may take the place of PCG. None: nothing does.
         orthogonal: Makes the QR decomposition that takes the place of a factorisation; None if it
             cannot be made. None: nothing does.
 
@@ -85,47 +84,49 @@ class HandOver:
     def __init__(
         self,
         usual: LinearSolver,
-        outlook: Outlook | None = None,
+        replacement: Replacement | None = None,
         orthogonal: Callable[[], LinearSolver | None] | None = None,
     ) -> None:
         self.current = usual
         self._usual = usual
-        self._outlook = outlook
-        self._make_orthogonal = orthogonal
-        self._orthogonal: LinearSolver | None = None
-        self._found: Replacement | None = None
+        self._replacement = replacement
+        self._seconds: Seconds | None = None
+        self._orthogonal = orthogonal
         self._other: LinearSolver | None = None
         self.begin()
 
     def begin(self) -> None:
         """Another solve begins: by the usual solver, as equal input must give equal bits."""
         self.current = self._usual
-        self._change = ""
-        self._is_tried = False
-        self._is_singular = False
-        self._num_solves = 0
-        self._num_limited = 0
-        self._num_iterations = 0
-        self._limit = 0
+        self._change: tuple[str, ...] = ()
+        self._is_singular: bool | None = None
+        self._num_solves = self._num_limited = self._num_iterations = self._limit = 0
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Why a solver was chosen, and what has taken its place."""
-        if self.current is self._usual:
-            return self._usual.remarks
-        changes = () if self._change == "" else (self._change,)
-        return (*self._usual.remarks, *self.current.remarks, *changes)
+        others = () if self.current is self._usual else self.current.remarks
+        return (*self._usual.remarks, *others, *self._change)
 
     @property
     def num_bytes(self) -> int:
         """Bytes that the solvers hold."""
-        others = [one for one in (self._other, self._orthogonal) if one is not None]
-        return self._usual.num_bytes + sum(other.num_bytes for other in others)
+        return self._usual.num_bytes + (0 if self._other is None else self._other.num_bytes)
+
+    def _change_by(self, make: Callable[[], LinearSolver | None]) -> bool:
+        """Change to the other solver; whether there is one. Nobody asks again if there is none."""
+        if self._other is None:
+            self._other = make()
+        if self._other is None:
+            self._replacement = self._orthogonal = None
+            return False
+        self.current = self._other
+        return True
 
     def looks_at_pivots(self, damping: float) -> bool:
         """Whether a step with this damping may show an ill-conditioned matrix."""
-        is_usual = self.current is self._usual and not self._is_singular
-        return is_usual and self._make_orthogonal is not None and damping < LEAST_PIVOT
+        is_usual = self.current is self._usual and self._is_singular is None
+        return is_usual and self._orthogonal is not None and damping < LEAST_PIVOT
 
     def turn_to_orthogonal(self, least_pivot: float) -> bool:
         """Change to the QR decomposition, if the factorisation has shown that it is needed.
@@ -136,15 +137,9 @@ class HandOver:
         Returns:
             Whether the same step has to be solved for again.
         """
-        if least_pivot >= LEAST_PIVOT or self._make_orthogonal is None:
+        if least_pivot >= LEAST_PIVOT or self._orthogonal is None:
             return False
-        if self._orthogonal is None:
-            self._orthogonal = self._make_orthogonal()
-        if self._orthogonal is None:
-            self._make_orthogonal = None  # nobody asks again
-            return False
-        self.current, self._is_tried = self._orthogonal, False
-        return True
+        return self._change_by(self._orthogonal)
 
     def turn_back(self, least_pivot: float) -> bool:
         """Go on with the factorisation, if the first decomposition shows no ill-conditioning.
@@ -155,9 +150,10 @@ class HandOver:
         Returns:
             Whether the matrix is only singular: then there is no step without damping.
         """
-        if self._is_tried or self.current is not self._orthogonal:
+        is_first = self.current is not self._usual and self._is_singular is None
+        if self._orthogonal is None or not is_first:
             return False
-        self._is_tried, self._is_singular = True, least_pivot >= LEAST_PIVOT
+        self._is_singular = least_pivot >= LEAST_PIVOT
         if self._is_singular:
             self.current = self._usual
         return self._is_singular
@@ -177,43 +173,35 @@ class HandOver:
 
     def take_over(self) -> bool:
         """Change the solver, if that is due; whether it was changed."""
-        if self._outlook is None or self.current is not self._usual:
+        if self._replacement is None or self.current is not self._usual:
             return False
-        reason = self._reason(self._outlook)
-        if reason == "":
+        reason = self._reason(self._replacement)
+        if reason == "" or not self._change_by(self._replacement.make):
             return False
-        assert self._found is not None
-        if self._other is None:
-            self._other = self._found.make()
-        if self._other is None:
-            self._outlook = None  # nobody asks again
-            return False
-        self.current = self._other
         self._change = (
             f"{reason}, so a factorisation took over: linear_solver={self.current.name!r} begins "
-            "with it."
+            "with it.",
         )
         return True
 
-    def _reason(self, outlook: Outlook) -> str:
+    def _reason(self, replacement: Replacement) -> str:
         """Why a factorisation should take over; empty: it should not."""
-        spent_s = self._num_iterations * outlook.iteration_s
+        spent_s = self._num_iterations * replacement.iteration_s
         is_limited = self._num_limited >= MAX_LIMITED and self._limit >= MIN_LIMIT
         is_slow = self._num_iterations >= MIN_LIMIT * max(self._num_solves, 1)
         if not is_limited and not (is_slow and spent_s >= COMPILE_S):
             return ""
-        if spent_s < outlook.least_setup_s:
+        if spent_s < replacement.least_setup_s:
             return ""
-        if self._found is None:
-            self._found = outlook.find()
-        found = self._found
-        limit_s = self._limit * outlook.iteration_s
-        if is_limited and spent_s >= found.setup_s and found.step_s <= MOST_SLOWER * limit_s:
+        if self._seconds is None:
+            self._seconds = replacement.model()
+        step_s, setup_s = self._seconds
+        limit_s = self._limit * replacement.iteration_s
+        if is_limited and spent_s >= setup_s and step_s <= MOST_SLOWER * limit_s:
             return (
                 f"{self._num_limited} of {self._num_solves} linear solves by PCG stopped at "
                 f"max_linear_iterations={self._limit}"
             )
-        lost_s = spent_s - self._num_solves * found.step_s
-        if lost_s > found.setup_s + COMPILE_S:
+        if spent_s - self._num_solves * step_s > setup_s + COMPILE_S:
             return f"PCG took {self._num_iterations / self._num_solves:.0f} iterations a step"
         return ""

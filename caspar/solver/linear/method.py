@@ -6,15 +6,13 @@ read by the host. Cost tiers: kernels once for a solver, `make` once for a struc
 of a solver in every linear solve.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
-from caspar.frontend.factors.trace import TracedFactor
 from caspar.memory.kernel import KernelSpec
-from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.solver.choice.form import Recipe
 from caspar.solver.plan.plan import Plan
 from caspar.solver.system.launches import Binder
@@ -77,11 +75,6 @@ class LinearSystem:
     phases: Phases
     load: Callable[[str, Specs], None]
 
-    @property
-    def gradients_name(self) -> str:
-        """Conjugate gradients on this system, as users choose them."""
-        return "pcg" if len(self.plan.eliminated) == 0 else "schur_pcg"
-
 
 @dataclass(frozen=True)
 class Declined:
@@ -92,10 +85,6 @@ class Declined:
     """
 
     remarks: tuple[str, ...] = ()
-
-
-def _suits_all(factors: Sequence[TracedFactor], form: SolverForm) -> str:
-    return ""
 
 
 def _makes_none(design: SolverDesign) -> list[KernelSpec]:
@@ -113,28 +102,11 @@ class LinearMethod:
     Attributes:
         name: Also of its kernels.
         make: Its solver for a system, with remarks on the methods that declined before it.
-        preconditioner: The choice that asks for it, and for no other method; None: it is tried
-            where no choice asks for another one.
-        linear_solvers: The choices of a linear solver that go with that preconditioner.
-        purpose: What the preconditioner is for.
-        refusal: Why the preconditioner is not for some factors; empty: it is.
         specs: The kernels that it needs besides, as far as a design determines them.
         is_likely: Whether `specs` will be needed, as far as is known without counts.
-        max_tile_size: Items of a tile at most, if sums of a tile are limited; None: what kernels
-            allow.
-        is_advised: Whether a remark advises it where block Jacobi takes many iterations.
-        has_own_steps: Whether other kernels than `step` read the products, so that those must not
-            have more than the usual number of slots.
     """
 
     name: str
     make: Callable[[LinearSystem, tuple[str, ...]], LinearSolver | Declined]
-    preconditioner: PreconditionerChoice | None = None
-    linear_solvers: tuple[LinearSolverChoice, ...] = ()
-    purpose: str = ""
-    refusal: Callable[[Sequence[TracedFactor], SolverForm], str] = _suits_all
     specs: Callable[[SolverDesign], list[KernelSpec]] = _makes_none
     is_likely: Callable[[Recipe, SolverForm], bool] = _is_unlikely
-    max_tile_size: int | None = None
-    is_advised: bool = False
-    has_own_steps: bool = False

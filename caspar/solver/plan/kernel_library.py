@@ -44,7 +44,6 @@ class KernelLibrary:
         owners: Names of factors and node types, whose kernels' names begin with them.
         wide_places: Whether items' places in node tiles have 64 bits.
         is_settled: Whether kernels must be the same in every run.
-        max_tile_size: Items of a tile at most; None: what kernels allow.
 
     Attributes:
         tile_size: Items of a tile.
@@ -62,7 +61,6 @@ class KernelLibrary:
         *,
         wide_places: bool = False,
         is_settled: bool = False,
-        max_tile_size: int | None = None,
     ) -> None:
         self.backend = backend
         self.reductions_time_s = 0.0
@@ -79,7 +77,7 @@ class KernelLibrary:
             [sources.kernels[name] for name in names if name in sources.kernels]
             for names in (hot_names, names_together(owners))
         )
-        self.tile_size = self._common_tile_size(together, hot, max_tile_size)
+        self.tile_size = self._common_tile_size(together, hot)
         alone = [one for name, one in sources.kernels.items() if name not in self._kernels]
         self._kernels.update(self._load(alone))
 
@@ -92,10 +90,7 @@ class KernelLibrary:
         return replace(sources, kernels=kernels)
 
     def _common_tile_size(
-        self,
-        sources: Sequence[KernelSource],
-        hot: Sequence[KernelSource],
-        limit: int | None,
+        self, sources: Sequence[KernelSource], hot: Sequence[KernelSource]
     ) -> int:
         """Load kernels with one tile size: they share tiles, and run in one loop.
 
@@ -108,7 +103,6 @@ class KernelLibrary:
         chosen = sources if len(hot) == 0 else hot
         self._kernels.update(self._load(chosen))
         most = min(self._kernels[source.name].block_size for source in chosen)
-        most = most if limit is None else min(most, limit)
         common = set.intersection(*({*source.block_sizes} for source in chosen))
         refusal: ResourceError | None = None
         for size in sorted((size for size in common if size <= most), reverse=True):

@@ -11,7 +11,6 @@ from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.slots import (
-    MAX_OBJECT_SLOTS,
     USUAL_SLOTS,
     num_object_slots,
 )
@@ -113,7 +112,6 @@ def plan_nodes(
     nodes: Sequence[NodeType],
     counts: Mapping[str, int],
     factors: Sequence[FactorPlan],
-    has_own_steps: bool,
     limits: Limits,
     shard: Shard | None = None,
 ) -> list[NodePlan]:
@@ -125,14 +123,11 @@ def plan_nodes(
         nodes: Node types.
         counts: Instances of each, by name.
         factors: All factors.
-        has_own_steps: Whether the linear solver may be a method with kernels of its own.
         limits: Sizes at which another way is chosen.
         shard: Of the part of a problem that this is; None: it is all of it.
     """
     plans: dict[str, NodePlan] = {}
     first_tile = 0
-    # times that a product has each node, at most: the kernels of such methods read no more
-    most_slots = USUAL_SLOTS if has_own_steps else MAX_OBJECT_SLOTS
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
         is_eliminated = node.name in form.eliminated
         num_tiles = library.num_node_tiles(node, counts[node.name])
@@ -140,7 +135,7 @@ def plan_nodes(
         if shard is not None and any(plan.form.sums is SharedSums.ATOMIC for plan in factors):
             # arrays that devices add up are of one size
             num_added = shard.added.get(node.name, 0)
-        num_slots = num_object_slots(num_added, counts[node.name], most_slots, limits.items_of_slot)
+        num_slots = num_object_slots(num_added, counts[node.name], limits.items_of_slot)
         plans[node.name] = NodePlan(
             node,
             counts[node.name],

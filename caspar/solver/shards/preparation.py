@@ -11,7 +11,7 @@ from threading import Lock
 
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import UnsuitedError
-from caspar.options import LinearSolverChoice, PreconditionerChoice
+from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
@@ -200,16 +200,11 @@ def without_matrices(recipe: Recipe) -> Recipe:
     Raises:
         UnsuitedError: The user chose something else.
     """
-    chosen, preconditioner = recipe.linear_solver, recipe.preconditioner
+    chosen = recipe.linear_solver
     if chosen in FORMS_MATRIX:
         raise UnsuitedError(
             f"linear_solver={chosen.value!r} forms a matrix, which several devices do not share",
             "Use 'auto', 'pcg' or 'schur_pcg', or devices=1.",
-        )
-    if preconditioner is PreconditionerChoice.TWO_LEVEL:
-        raise UnsuitedError(
-            "preconditioner='two_level' forms a matrix, which several devices do not share",
-            "Use 'auto' or 'block_jacobi', or devices=1.",
         )
     if chosen is not LinearSolverChoice.AUTO:
         return recipe

@@ -121,7 +121,6 @@ class ShardedSystem:
         self.systems = systems
         self._nodes = nodes
         self._starts = starts
-        self.stronger = ""
         self.findings = findings(self._each)
 
     def _each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:

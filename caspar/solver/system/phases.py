@@ -5,11 +5,10 @@ plan.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS
-from caspar.equations.parts import NodePart, SolverPart
-from caspar.runtime.backend import Launch, Loop
+from caspar.equations.parts import NodePart
+from caspar.runtime.backend import Launch
 from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import Binder
@@ -17,32 +16,6 @@ from caspar.solver.system.shared_sums import Leaves, SharedSums
 
 LaunchPhases = Sequence[Sequence[Launch]]
 """Launches of a phase may run at the same time."""
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """One iteration of conjugate gradients.
-
-    Attributes:
-        product: A p, and what it adds to p.(A p).
-        alpha: The length of the step.
-        advance: step += alpha p, r -= alpha A p; with block Jacobi z and r.z too.
-        apply: z = M^-1 r and r.z, as far as `advance` has not made them.
-        beta: What is kept of p, and whether this was the last iteration.
-        turn: p = z + beta p.
-    """
-
-    product: LaunchPhases
-    alpha: Sequence[Launch]
-    advance: Sequence[Launch]
-    apply: LaunchPhases
-    beta: Sequence[Launch]
-    turn: Sequence[Launch]
-
-    @property
-    def phases(self) -> list[Sequence[Launch]]:
-        """All of it, in order."""
-        return [*self.product, self.alpha, self.advance, *self.apply, self.beta, self.turn]
 
 
 class Phases:
@@ -119,8 +92,13 @@ class Phases:
         starts = self._each("start", eliminated=False)
         return [*starts, self._binder.scalar_launch("pcg_begin")]
 
-    def iteration(self) -> Iteration:
-        """One iteration of conjugate gradients with block Jacobi."""
+    def iteration(self) -> LaunchPhases:
+        """One iteration of conjugate gradients with block Jacobi M.
+
+        A p, and what it adds to p.(A p); alpha, the length of the step; step += alpha p,
+        r -= alpha A p, z = M^-1 r and r.z; beta, what is kept of p, and whether this was the last
+        iteration; p = z + beta p.
+        """
         phases = self._inner_phases()
         sums: list[list[Launch]] = []
         together: list[Launch] = []
@@ -131,20 +109,13 @@ class Phases:
                 together.append(launch)
                 # reductions of several arguments may add to one node type
                 sums += [[reduction] for reduction in reductions]
-        return Iteration(
-            product=[*phases, together, *sums, *self._sums.products()],
-            alpha=[self._sums.alpha()],
-            advance=[self._step(plan) for plan in self._plan.reduced],
-            apply=[],
-            beta=[self._binder.scalar_launch("pcg_beta")],
-            turn=[*self._each("turn", eliminated=False), *self.clear_curvatures()],
-        )
-
-    def repeated(self, iteration: Iteration) -> Loop:
-        """An iteration of conjugate gradients, again and again until `done` is set."""
-        plan = self._plan
-        backend = plan.library.backend
-        return backend.loop(iteration.phases, plan.scalar("done"), plan.memory[SolverPart.SCALARS])
+        return [
+            *[*phases, together, *sums, *self._sums.products()],
+            [self._sums.alpha()],
+            [self._step(plan) for plan in self._plan.reduced],
+            [self._binder.scalar_launch("pcg_beta")],
+            [*self._each("turn", eliminated=False), *self.clear_curvatures()],
+        ]
 
     def clear_curvatures(self) -> list[Launch]:
         """What products add to p.(A p), after it was read; nothing where they write partials."""
@@ -207,11 +178,6 @@ class Phases:
             *([self._binder.gather(plan, NodePart.DIRECTION)] for plan in gathered),
             [self._binder.node_launch(plan, "solve") for plan in solved],
         ]
-
-
-def flattened(phases: LaunchPhases) -> list[Launch]:
-    """All launches in order."""
-    return [launch for phase in phases for launch in phase]
 
 
 def bound_phases(plan: Plan) -> tuple[Binder, Phases]:

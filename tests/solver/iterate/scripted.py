@@ -36,7 +36,6 @@ class FakeSystem:
         rounding: How much rounding the values changes the cost.
         coarse_rounding: How much changing half of their digits does.
         storage: Type of the values.
-        stronger: What takes fewer PCG iterations.
         usual_options: What the user leaves open.
         is_chained: Whether a factor couples two nodes of a type that remains.
         lone: What nodes promise one by one; None: it is not looked at.
@@ -54,7 +53,6 @@ class FakeSystem:
     num_residuals: int = 1
     storage: DType = DType.FLOAT32
     values_type: DType = DType.FLOAT32
-    stronger: str = ""
     is_mixed: bool = False
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
     is_chained: bool = True
@@ -154,17 +152,10 @@ def run(
     on_iteration: Callable[[Any], object] | None = None,
     rounding: float = 0.0,
     coarse_rounding: float = 0.0,
-    stronger: str = "",
     **options: Any,
 ) -> tuple[Course, FakeSystem]:
     """Iterate over a script, at most once through it; by default no gradient is too small."""
-    system = FakeSystem(
-        initial_cost,
-        script,
-        rounding=rounding,
-        coarse_rounding=coarse_rounding,
-        stronger=stronger,
-    )
+    system = FakeSystem(initial_cost, script, rounding=rounding, coarse_rounding=coarse_rounding)
     options = {"max_iterations": len(script), "gradient_tolerance": 0.0, **options}
     course = minimize(
         cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration

@@ -213,15 +213,3 @@ def test_linear_solves_at_the_limit_are_remarked() -> None:
     assert "max_linear_iterations=1 in 4 of 4" in remarks_on(limited, max_linear_iterations=1)
     there = steps(*[1.0] * 4, linear_iterations=1)
     assert remarks_on(there, max_linear_iterations=1) == ""
-
-
-@pytest.mark.parametrize(
-    ("number", "count", "is_told"), [(99, 11, True), (99, 10, False), (49, 30, False)]
-)
-def test_slow_linear_solves_name_what_is_stronger(number: int, count: int, is_told: bool) -> None:
-    script = steps(*[1.0] * count, linear_iterations=number)
-    stronger = "preconditioner='two_level'"
-    found = remarks_on(script, stronger=stronger)
-    assert (f"PCG took {number} iterations a step." in found) is is_told
-    assert (stronger in found) is is_told
-    assert remarks_on(script) == ""

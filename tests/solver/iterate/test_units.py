@@ -175,11 +175,6 @@ METHODS: dict[str, tuple[tuple[caspar.Factor, ...], dict[str, Any]]] = {
     "schur_dense": (CHAIN, {"linear_solver": "schur_dense"}),
     "sparse": (CHAIN, {"linear_solver": "sparse"}),
     "dense": (CHAIN, {"linear_solver": "auto"}),
-    "two_level": (CHAIN[:2], {"linear_solver": "schur_pcg", "preconditioner": "two_level"}),
-    "two_level_recompute": (
-        CHAIN[:2],
-        {"linear_solver": "schur_pcg", "preconditioner": "two_level", "jacobian": "recompute"},
-    ),
 }
 
 

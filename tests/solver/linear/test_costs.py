@@ -95,7 +95,7 @@ def test_a_calibration_eliminates_nothing() -> None:
     usual = caspar.Solver(case.factors, backend="cpu", linear_solver="schur_pcg")
     assert result.status.is_success
     assert result.final_cost == pytest.approx(usual.solve(case.arrays).final_cost, rel=1e-5)
-    # with few corners a picture, with another preconditioner, or by choice it is as it was
+    # with few corners a picture, or by choice, it is as it was
     few = calibration("few corners", 3)
     assert caspar.Solver(case.factors, backend="cpu").prepare(few.arrays).eliminated == ("View",)
     pinned = caspar.Solver(case.factors, backend="cpu", eliminate=("View",))

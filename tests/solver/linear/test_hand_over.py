@@ -17,8 +17,8 @@ from caspar.solver.linear.hand_over import (
     MAX_LIMITED,
     MIN_LIMIT,
     HandOver,
-    Outlook,
     Replacement,
+    Seconds,
 )
 from caspar.solver.linear.method import LinearSolver
 
@@ -43,8 +43,9 @@ def watch(
     made: Any = FACTORISED,
 ) -> HandOver:
     """Of PCG that takes a millisecond an iteration."""
-    found = Replacement(step_s, setup_s, lambda: made)
-    return HandOver(cast(LinearSolver, PCG), Outlook(1e-3, least_setup_s, lambda: found))
+    seconds = Seconds(step_s, setup_s)
+    replacement = Replacement(1e-3, least_setup_s, lambda: seconds, lambda: made)
+    return HandOver(cast(LinearSolver, PCG), replacement)
 
 
 def takes_over(hand_over: HandOver, *iterations: int, limit: int = 200) -> bool:
@@ -55,10 +56,11 @@ def takes_over(hand_over: HandOver, *iterations: int, limit: int = 200) -> bool:
 
 
 def test_nothing_happens_while_pcg_is_quick() -> None:
-    def fail() -> Replacement:
+    def fail() -> Seconds:
         raise AssertionError("nobody should ask")
 
-    hand_over = HandOver(cast(LinearSolver, PCG), Outlook(1e-3, 0.3, fail))
+    replacement = Replacement(1e-3, 0.3, fail, lambda: None)
+    hand_over = HandOver(cast(LinearSolver, PCG), replacement)
     assert not hand_over.take_over()
     assert not takes_over(hand_over, 100, 100, 99, limit=100)  # 0.299 s, twice at the limit
     hand_over.begin()
@@ -120,10 +122,9 @@ def test_pcg_that_takes_longer_than_a_factorisation_by_more_than_that_costs() ->
 def test_what_cannot_be_made_is_not_asked_for_again() -> None:
     calls = []
 
-    def find() -> Replacement:
-        return Replacement(1e-3, 0.0, lambda: calls.append(1))
-
-    hand_over = HandOver(cast(LinearSolver, PCG), Outlook(1e-3, 0.0, find))
+    seconds = Seconds(1e-3, 0.0)
+    replacement = Replacement(1e-3, 0.0, lambda: seconds, lambda: calls.append(1))
+    hand_over = HandOver(cast(LinearSolver, PCG), replacement)
     assert not takes_over(hand_over, 200, 200)
     assert not takes_over(hand_over, 200, 200)
     assert len(calls) == 1

@@ -66,7 +66,6 @@ def held_bytes(root: object) -> int:
         {"linear_solver": "schur_pcg"},
         {"linear_solver": "schur_dense"},
         {"linear_solver": "sparse"},
-        {"preconditioner": "two_level"},
     ],
     ids=lambda chosen: next(iter(chosen.values())),
 )

@@ -167,7 +167,7 @@ def test_bytes_of_an_observation(jacobian: str, narrow: tuple[str, ...], most: f
     reader = ArrayReader(backend, recipe.precision, True)
     problem = check_problem(photos(), recipe.factors, recipe.nodes, reader)
     factors = plan_factors(library, form, recipe.factors, problem, recipe.limits)
-    nodes = plan_nodes(library, form, recipe.nodes, problem.counts, factors, False, recipe.limits)
+    nodes = plan_nodes(library, form, recipe.nodes, problem.counts, factors, recipe.limits)
     plan = make_plan(library, types, factors, nodes, recipe.limits)
     num_observations = problem.factors["snavely"].count
     assert plan.num_bytes / num_observations <= most

@@ -458,10 +458,6 @@ def test_devices_without_instances_are_left_out() -> None:
     [
         ({"linear_solver": "sparse"}, "forms a matrix, which several devices do not share"),
         ({"linear_solver": "schur_dense"}, "forms a matrix"),
-        (
-            {"linear_solver": "schur_pcg", "preconditioner": "two_level"},
-            "preconditioner='two_level' forms a matrix",
-        ),
     ],
 )
 def test_matrices_are_refused(choices: dict[str, Any], message: str) -> None:

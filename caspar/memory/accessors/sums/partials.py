@@ -329,7 +329,6 @@ class SharedSum:
         num_objects: Objects that get a sum.
         tiles: Of the items, by object; None: the kernel adds to the objects itself.
         rows: Whether an object's scalars stand together, see `layout.row_scalars`.
-        accumulate: Whether partials are added to the objects; else their sums replace them.
     """
 
     dim: int
@@ -337,7 +336,6 @@ class SharedSum:
     num_objects: int
     tiles: TileIndex | None
     rows: bool = False
-    accumulate: bool = True
 
     @property
     def num_scalars(self) -> int:
@@ -350,7 +348,7 @@ class SharedSum:
         if self.tiles is None:
             return ()
         lanes = num_lanes(self.tiles.num_partials, self.num_objects)
-        return (ReduceSpec(self.dim, self.dtype, lanes, self.accumulate, self.rows),)
+        return (ReduceSpec(self.dim, self.dtype, lanes, self.rows),)
 
     def bind(self, output: Binding, partials: Array | None = None) -> BoundWrite:
         """Bind the argument of a kernel that sums, and what completes it.

@@ -52,16 +52,11 @@ ITEMS_OF_SLOT = 256
 """Items of an object on average for which it gets one more slot."""
 
 
-def num_object_slots(
-    num_items: int,
-    num_objects: int,
-    most: int = MAX_OBJECT_SLOTS,
-    items_of_slot: int = ITEMS_OF_SLOT,
-) -> int:
+def num_object_slots(num_items: int, num_objects: int, items_of_slot: int = ITEMS_OF_SLOT) -> int:
     """A power of two that suits a number of items and of objects that they share."""
     few = FEW_ROWS // max(num_objects, 1)
     usual = USUAL_SLOTS if num_items >= BUSY_ITEMS else FEWER_SLOTS
-    limit = min(max(few, usual), most)
+    limit = min(max(few, usual), MAX_OBJECT_SLOTS)
     slots = 1
     while 2 * slots <= limit and slots * items_of_slot * num_objects < num_items:
         slots *= 2

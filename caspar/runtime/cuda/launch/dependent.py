@@ -12,43 +12,18 @@ that may import this module.
 Cost tier: once for a plan.
 """
 
-from typing import Protocol
-
 import cupy
 from cuda.bindings import driver
 
 from caspar.errors import BackendError
-from caspar.runtime.cuda.launch.bound_kernel import BoundKernel, overlap
-from caspar.runtime.cuda.launch.launch import address
+from caspar.runtime.cuda.launch.bound_kernel import overlap
+from caspar.runtime.cuda.launch.launch import CudaLaunch, address
 
 FIRST_CAPABILITY = 90
 """Of the devices that have such launches: 9.0."""
 
 
-class DependentLaunch(Protocol):
-    """A launch that others stand around."""
-
-    @property
-    def bound(self) -> BoundKernel:
-        """Its source and its arrays."""
-
-    @property
-    def call(self) -> tuple[int, ...]:
-        """Function, grid, block and shared memory, as the driver takes them."""
-
-    @property
-    def table(self) -> int:
-        """Address of the table of the parameters' addresses."""
-
-    @property
-    def is_cooperative(self) -> bool:
-        """Whether its blocks wait for each other, and are no cluster."""
-
-    def run(self) -> None:
-        """Enqueue on the current stream, behind all that is there."""
-
-
-def begins_early(launch: DependentLaunch, ahead: DependentLaunch) -> bool:
+def begins_early(launch: CudaLaunch, ahead: CudaLaunch) -> bool:
     """Whether a launch may begin before the one ahead has ended.
 
     Both have to wait for what is ahead of them: then no more than one is ahead.
@@ -62,7 +37,7 @@ def begins_early(launch: DependentLaunch, ahead: DependentLaunch) -> bool:
     return not overlap(read, written)
 
 
-def launch_early(launch: DependentLaunch) -> None:
+def launch_early(launch: CudaLaunch) -> None:
     """Enqueue on the current stream; it may begin before the launch ahead has ended.
 
     Raises:

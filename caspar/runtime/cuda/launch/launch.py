@@ -4,13 +4,14 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import cupy
 import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
+from caspar.errors import CasparError
 from caspar.memory.array import Array
 from caspar.runtime.cuda.compile.kernel import CudaKernel
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
@@ -38,6 +39,7 @@ class CudaLaunch:
         values: What the parameters were made of.
         kernel: What is launched.
         addresses: (num_params,) the table.
+        is_cooperative: Whether its blocks wait for each other, and are no cluster.
     """
 
     call: tuple[int, ...]
@@ -46,8 +48,7 @@ class CudaLaunch:
     values: tuple[int | Array, ...]
     kernel: CudaKernel
     addresses: NDArray[np.uint64]
-
-    is_cooperative: ClassVar[bool] = False
+    is_cooperative: bool = False
 
     @property
     def bound(self) -> BoundKernel:
@@ -71,16 +72,25 @@ class CudaLaunch:
         Raises:
             BackendError: The driver refuses; says which kernel, and why.
         """
+        stream = cupy.cuda.get_current_stream().ptr
         try:
-            driver.launchKernel(*self.call, cupy.cuda.get_current_stream().ptr, self.table, 0)
+            if self.is_cooperative:
+                driver.launchCooperativeKernel(*self.call, stream, self.table)
+            else:
+                driver.launchKernel(*self.call, stream, self.table, 0)
         except driver.CUDADriverError as error:
-            kernel, function = self.kernel, self.kernel.function
-            raise launch_refusal(
-                kernel.source,
-                kernel.block_size,
-                lambda: (function.registers, function.shared_bytes),
-                str(error),
-            ) from error
+            raise refusal(self.kernel, str(error)) from error
+
+
+def refusal(kernel: CudaKernel, error: str) -> CasparError:
+    """What is raised where the driver does not launch a kernel."""
+    function = kernel.function
+    return launch_refusal(
+        kernel.source,
+        kernel.block_size,
+        lambda: (function.registers, function.shared_bytes),
+        error,
+    )
 
 
 def address(array: Array) -> int:

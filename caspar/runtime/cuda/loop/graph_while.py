@@ -24,8 +24,8 @@ from cuda.core import Device, Stream
 from caspar.codegen.cuda.loop.condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
 from caspar.memory.array import Array
 from caspar.runtime.cuda.compile.modules import load_functions
-from caspar.runtime.cuda.launch.dependent import DependentLaunch, begins_early, launch_early
-from caspar.runtime.cuda.launch.launch import captured
+from caspar.runtime.cuda.launch.dependent import begins_early, launch_early
+from caspar.runtime.cuda.launch.launch import CudaLaunch, captured
 from caspar.runtime.nvidia.probe import first_line
 
 RUNS_AT_ONCE = 12
@@ -55,7 +55,7 @@ class GraphLoop:
 
     remarks: tuple[str, ...] = ()
 
-    def __init__(self, stream: Any, launches: Sequence[DependentLaunch], flag: Array) -> None:
+    def __init__(self, stream: Any, launches: Sequence[CudaLaunch], flag: Array) -> None:
         kernels = load_functions(CONDITION_SOURCE, (BEGIN_KERNEL, CONDITION_KERNEL))
         self._begin, decide = (kernels[name].function for name in (BEGIN_KERNEL, CONDITION_KERNEL))
         self._left = cupy.empty(1, np.uint32)
@@ -88,7 +88,7 @@ class GraphLoop:
 
 
 def _repeating_graph(
-    launches: Sequence[DependentLaunch],
+    launches: Sequence[CudaLaunch],
     early: Sequence[bool],
     enqueue_decision: Callable[[int, int], None],
 ) -> Any:
@@ -116,7 +116,7 @@ def _repeating_graph(
         return whole.end_building().complete()
 
 
-def _enqueue(launches: Sequence[DependentLaunch], early: Sequence[bool], num_runs: int) -> None:
+def _enqueue(launches: Sequence[CudaLaunch], early: Sequence[bool], num_runs: int) -> None:
     """The launches of some runs, on the current stream."""
     for number in range(num_runs * len(launches)):
         place = number % len(launches)

@@ -7,12 +7,12 @@ of the grid takes the place of a launch.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import cupy
 import numpy as np
 from cupy_backends.cuda.api import driver
-from numpy.typing import NDArray
 
 from caspar.codegen.cuda.header import COMPILE_OPTIONS, MIN_BLOCKS_OPTION
 from caspar.codegen.cuda.loop.barriers import (
@@ -20,14 +20,13 @@ from caspar.codegen.cuda.loop.barriers import (
     CLUSTER_OPTION,
     ONE_BLOCK_LOOP_OPTION,
 )
-from caspar.errors import BackendError, CasparError
+from caspar.errors import BackendError
 from caspar.memory.array import Array
 from caspar.runtime.backend import Launch
 from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_kernel, resident_blocks
-from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
-from caspar.runtime.cuda.launch.launch import CudaLaunch, address, parameter_table
+from caspar.runtime.cuda.launch.launch import CudaLaunch, address, parameter_table, refusal
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
-from caspar.runtime.nvidia.limits import launch_refusal, load_refusal
+from caspar.runtime.nvidia.limits import load_refusal
 
 ROOMY_BLOCKS = 1
 """Blocks on a multiprocessor up to which threads have the registers to load ahead of barriers. Of
@@ -48,30 +47,15 @@ MAX_SPILLED_BYTES = 128
 
 @dataclass(frozen=True)
 class CudaLoop:
-    """A fused kernel with grid and arguments.
+    """All phases as one kernel, which repeats them.
 
     Attributes:
-        kernel: The kernel.
-        grid: Its blocks, all resident at the same time.
-        places: (num_params,) the parameters: 8 bytes each, integers in the lower half.
-        addresses: (num_params,) their addresses, as the driver takes them.
-        kept: The arrays behind the parameters.
-        is_cooperative: Whether its blocks wait for each other, and are no cluster.
+        launch: The kernel; its first parameter is the number of runs.
         remarks: None.
     """
 
-    kernel: CudaKernel
-    grid: int
-    places: NDArray[np.uint64]
-    addresses: NDArray[np.uint64]
-    kept: tuple[int | Array, ...]
-    is_cooperative: bool
+    launch: CudaLaunch
     remarks: tuple[str, ...] = ()
-
-    @property
-    def table(self) -> int:
-        """Address of the table of the parameters' addresses."""
-        return int(self.addresses.ctypes.data)
 
     def run(self, max_runs: int) -> None:
         """Enqueue on the current stream; may be captured in a graph, with `max_runs` as it is.
@@ -79,26 +63,18 @@ class CudaLoop:
         Raises:
             BackendError: The driver refuses; says why.
         """
-        self.places[0] = max_runs
-        function = self.kernel.function
-        size = self.kernel.block_size
-        stream: int = cupy.cuda.get_current_stream().ptr
-        launch = driver.launchCooperativeKernel if self.is_cooperative else driver.launchKernel
-        more = () if self.is_cooperative else (0,)
-        try:
-            launch(function.address, self.grid, 1, 1, size, 1, 1, 0, stream, self.table, *more)
-        except driver.CUDADriverError as error:
-            raise _refusal(self.kernel, str(error)) from error
+        self.launch.places[0] = max_runs
+        self.launch.run()
 
 
-def cuda_loop(
+def fused_launch(
     phases: Sequence[Sequence[Launch]],
     flag: Array,
     scalars: Array,
     device: str,
     ahead: Sequence[CudaLaunch] | None = None,
-) -> CudaLoop:
-    """Compile a loop for the current device and fix its grid.
+) -> CudaLaunch:
+    """Compile phases as one kernel for the current device and fix its grid.
 
     Args:
         phases: Launches that run at the same time.
@@ -142,14 +118,15 @@ def cuda_loop(
     except driver.CUDADriverError as error:
         raise load_refusal(plan.source.name, device, str(error)) from error
     if resident == 0:
-        raise _refusal(kernel, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: no block fits")
+        raise refusal(kernel, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: no block fits")
     grid = max(1, min(plan.max_blocks, resident * num_multiprocessors))
     assert grid == plan.max_blocks or not plan.is_cluster
     state = cupy.zeros(1, dtype=np.int32)
-    values: tuple[Any, ...] = (0, plan.state, state, *plan.values)
-    places, addresses = parameter_table(values)
+    values: tuple[Any, ...] = (1, plan.state, state, *plan.values)
+    places, table = parameter_table(values)
+    call = (kernel.function.address, grid, 1, 1, kernel.block_size, 1, 1, 0)
     is_cooperative = grid > 1 and not plan.is_cluster
-    return CudaLoop(kernel, grid, places, addresses, values, is_cooperative)
+    return CudaLaunch(call, table.ctypes.data, places, values, kernel, table, is_cooperative)
 
 
 def _num_multiprocessors(device: str) -> int:
@@ -172,40 +149,6 @@ def _has_clusters() -> bool:
     )
 
 
-@dataclass(frozen=True)
-class OneRun:
-    """A loop that is run once wherever it stands in a sequence."""
-
-    loop: CudaLoop
-
-    @property
-    def call(self) -> tuple[int, ...]:
-        """Function, grid, block and shared memory."""
-        kernel = self.loop.kernel
-        return (kernel.function.address, self.loop.grid, 1, 1, kernel.block_size, 1, 1, 0)
-
-    @property
-    def table(self) -> int:
-        """Address of the table of the parameters' addresses."""
-        self.loop.places[0] = 1
-        return self.loop.table
-
-    @property
-    def is_cooperative(self) -> bool:
-        """Whether its blocks wait for each other, and are no cluster."""
-        return self.loop.is_cooperative
-
-    @property
-    def bound(self) -> BoundKernel:
-        """What it is made of."""
-        loop = self.loop
-        return BoundKernel(loop.kernel.source, loop.kernel.block_size, loop.grid, loop.kept)
-
-    def run(self) -> None:
-        """Enqueue on the current stream."""
-        self.loop.run(1)
-
-
 def fits_device(phases: Sequence[Sequence[Launch]]) -> bool:
     """Whether all blocks of every phase are resident at the same time.
 
@@ -217,36 +160,24 @@ def fits_device(phases: Sequence[Sequence[Launch]]) -> bool:
 
 def _is_resident(phase: Sequence[Launch]) -> bool:
     own = [own_launch(launch) for launch in phase]
-    if len(own) == 0:
-        return True
     num_blocks = sum(launch.call[1] * launch.call[2] for launch in own)
-    resident = min(resident_blocks(launch.kernel) for launch in own)
+    resident = min((resident_blocks(launch.kernel) for launch in own), default=0)
     return num_blocks <= resident * int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
 def merged_launches(
     phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array, device: str
-) -> list[CudaLaunch | OneRun]:
+) -> list[CudaLaunch]:
     """One run of a loop: large phases as launches, small ones between them as one kernel each."""
-    own = [[own_launch(launch) for launch in phase] for phase in phases]
-    merged: list[CudaLaunch | OneRun] = []
-    small: list[Sequence[CudaLaunch]] = []
-
-    def finish() -> None:
-        if len(small) == 1:
-            merged.extend(small[0])
-        elif len(small) > 1:
-            ahead = [one for one in merged if isinstance(one, CudaLaunch)]
-            merged.append(OneRun(cuda_loop(small, flag, scalars, device, ahead)))
-        small.clear()
-
-    for phase in own:
-        if _is_resident(phase):
-            small.append(phase)
+    merged: list[CudaLaunch] = []
+    alone: list[CudaLaunch] = []
+    for is_small, group in groupby(phases, _is_resident):
+        own = [[own_launch(launch) for launch in phase] for phase in group]
+        if is_small and len(own) > 1:
+            merged.append(fused_launch(own, flag, scalars, device, ahead=tuple(alone)))
         else:
-            finish()
-            merged.extend(phase)
-    finish()
+            alone += [launch for phase in own for launch in phase]
+            merged += [launch for phase in own for launch in phase]
     return merged
 
 
@@ -282,13 +213,3 @@ def _spills(kernel: CudaKernel) -> bool:
 
 def _spilled_bytes(made: tuple[LoopPlan, CudaKernel]) -> int:
     return int(made[1].function.local_bytes)
-
-
-def _refusal(kernel: CudaKernel, error: str) -> CasparError:
-    function = kernel.function
-    return launch_refusal(
-        kernel.source,
-        kernel.block_size,
-        lambda: (function.registers, function.shared_bytes),
-        error,
-    )

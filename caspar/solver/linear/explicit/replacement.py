@@ -5,28 +5,32 @@ decomposition. Once for a structure, when the usual solver is first seen to be s
 """
 
 import math
+from functools import cache
 
 from caspar.errors import BackendError, SizeError
-from caspar.solver.linear.costs import factorizing_s, forming_s, setup_s
+from caspar.solver.linear.costs import factorizing_s, forming_s, iteration_s, setup_s
 from caspar.solver.linear.explicit.choice import Method, replacing_method
 from caspar.solver.linear.explicit.coupled_items import num_fill_pairs
 from caspar.solver.linear.explicit.explicit import factorizing
-from caspar.solver.linear.hand_over import Replacement
+from caspar.solver.linear.hand_over import Replacement, Seconds
 from caspar.solver.linear.method import LinearSolver, LinearSystem
 
 
 def factorization_for(system: LinearSystem) -> Replacement:
     """The factorisation that takes over where PCG proves to be slow."""
     plan = system.plan
-    method = replacing_method(plan)
-    pairs = 0 if method is Method.GRADIENTS else num_fill_pairs(plan)
-    step_s = factorizing_s(plan) + forming_s(plan, pairs)
 
-    return Replacement(
-        step_s=math.inf if method is Method.GRADIENTS else step_s,
-        setup_s=setup_s(plan, pairs),
-        make=lambda: _made(system, method),
-    )
+    @cache
+    def method() -> Method:
+        return replacing_method(plan)
+
+    def model() -> Seconds:
+        if method() is Method.GRADIENTS:
+            return Seconds(math.inf, setup_s(plan, 0))
+        pairs = num_fill_pairs(plan)
+        return Seconds(factorizing_s(plan) + forming_s(plan, pairs), setup_s(plan, pairs))
+
+    return Replacement(iteration_s(plan), setup_s(plan, 0), model, lambda: _made(system, method()))
 
 
 def orthogonal_for(system: LinearSystem) -> LinearSolver | None:
