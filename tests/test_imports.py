@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -193,7 +192,6 @@ def _part(path: Path) -> str:
     return "" if part == "__init__" else part
 
 
-@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), path)
 
@@ -207,15 +205,11 @@ def _imported_names(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@cache
-def _imports(path: Path) -> tuple[tuple[int, list[str]], ...]:
+def _imports(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line and split dotted name of every import of a module, wherever it stands."""
-    return tuple(
-        (node.lineno, name.split("."))
-        for node in ast.walk(_tree(path))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in _imported_names(node)
-    )
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((node.lineno, name.split(".")) for name in _imported_names(node))
 
 
 def _contract_break(part: str, dotted: list[str]) -> str:
@@ -235,13 +229,14 @@ def _contract_break(part: str, dotted: list[str]) -> str:
     return "" if "any" in parts or part in parts else f"{top} belongs to {' and '.join(parts)}"
 
 
-def test_imports_follow_the_contract() -> None:
-    # caspar/__init__.py gathers the public names of all parts; what it loads is tested below
-    parts = {path: _part(path) for path in MODULES if _part(path) != ""}
-    assert set(parts.values()) <= set(PARTS)
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_imports_follow_the_contract(path: Path) -> None:
+    part = _part(path)
+    if part == "":
+        return  # gathers the public names of all parts; what it loads is tested below
+    assert part in PARTS, f"{part} is not in the table of parts"
     breaks = [
         f"{_name(path)}:{line}: {wrong}"
-        for path, part in parts.items()
         for line, dotted in _imports(path)
         if (wrong := _contract_break(part, dotted))
     ]
@@ -263,10 +258,10 @@ def _room_break(path: Path, dotted: list[str]) -> str:
     return "" if other in allowed else f"{own} must not import {'.'.join(dotted)}"
 
 
-def test_rooms_follow_the_contract() -> None:
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_rooms_follow_the_contract(path: Path) -> None:
     breaks = [
         f"{_name(path)}:{line}: {wrong}"
-        for path in MODULES
         for line, dotted in _imports(path)
         if (wrong := _room_break(path, dotted))
     ]
@@ -289,13 +284,13 @@ def test_rooms_are_in_order() -> None:
             before.add(room)
 
 
-def test_rooms_are_small_and_say_what_they_do() -> None:
-    for folder in sorted({path.parent for path in MODULES}):
-        files = [file.name for file in folder.glob("*.py") if file.name != "__init__.py"]
-        assert len(files) <= MAX_FILES, f"{_name(folder)} holds {len(files)} files"
-        said = ast.get_docstring(_tree(folder / "__init__.py")) or ""
-        sentences = re.findall(r"[.:?](?=\s|$)", said)
-        assert len(sentences) >= 3, f"{_name(folder)}: its docstring has {len(sentences)} sentences"
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=_name)
+def test_rooms_are_small_and_say_what_they_do(folder: Path) -> None:
+    files = [file.name for file in folder.glob("*.py") if file.name != "__init__.py"]
+    assert len(files) <= MAX_FILES, f"{_name(folder)} holds {len(files)} files"
+    said = ast.get_docstring(_tree(folder / "__init__.py")) or ""
+    sentences = re.findall(r"[.:?](?=\s|$)", said)
+    assert len(sentences) >= 3, f"{_name(folder)}: its docstring has {len(sentences)} sentences"
 
 
 def _module(dotted: list[str]) -> str:
@@ -306,12 +301,12 @@ def _module(dotted: list[str]) -> str:
     return place.relative_to(ROOT).as_posix()
 
 
-def test_modules_import_few_others() -> None:
-    for path in MODULES:
-        if _part(path) == "":
-            continue
-        imported = {_module(dotted) for _, dotted in _imports(path) if dotted[0] == PACKAGE.name}
-        assert len(imported) <= MAX_IMPORTED, f"{_name(path)} imports {', '.join(sorted(imported))}"
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_modules_import_few_others(path: Path) -> None:
+    if _part(path) == "":
+        return
+    imported = {_module(dotted) for _, dotted in _imports(path) if dotted[0] == PACKAGE.name}
+    assert len(imported) <= MAX_IMPORTED, f"{_name(path)} imports {', '.join(sorted(imported))}"
 
 
 @pytest.mark.parametrize(
@@ -366,13 +361,13 @@ def test_contract_refuses(part: str, name: str, is_allowed: bool) -> None:
     assert (_contract_break(part, name.split(".")) == "") == is_allowed
 
 
-def test_imports_stand_at_the_top() -> None:
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_imports_stand_at_the_top(path: Path) -> None:
     """No import in a function, by name or by `TYPE_CHECKING`, except where it must be late."""
-    late = {PACKAGE / name for name in LAZY_MODULES}
-    modules = [path for path in MODULES if path not in late]
+    if path.relative_to(PACKAGE).as_posix() in LAZY_MODULES:
+        return
     hidden = [
         f"{_name(path)}:{inner.lineno}: {ast.unparse(inner)}"
-        for path in modules
         for outer in ast.walk(_tree(path))
         if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
         for inner in ast.walk(outer)
@@ -380,7 +375,6 @@ def test_imports_stand_at_the_top() -> None:
     ]
     evasions = [
         f"{_name(path)}:{number}: {line.strip()}"
-        for path in modules
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(r"\b(TYPE_CHECKING|import_module|__import__)\b", line)
     ]
@@ -400,13 +394,12 @@ def test_importing_caspar_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_files_and_functions_are_short() -> None:
-    for path in MODULES:
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= MAX_FILE_LINES, f"{_name(path)}: {lines} lines, allowed {MAX_FILE_LINES}"
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_files_and_functions_are_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_FILE_LINES, f"{_name(path)}: {lines} lines, allowed {MAX_FILE_LINES}"
     long_functions = [
         f"{_name(path)}:{node.lineno}: {node.name} has {size} lines, allowed {MAX_FUNCTION_LINES}"
-        for path in MODULES
         for node in ast.walk(_tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno is not None
