@@ -4,10 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from caspar.codegen.cpu.kernel import generate_cpu, generate_cpu_convert, generate_cpu_reduce
-from caspar.codegen.cuda.convert import generate_cuda_convert
-from caspar.codegen.cuda.kernel import generate_cuda
-from caspar.codegen.cuda.places import with_wide_places
-from caspar.codegen.cuda.reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
@@ -38,13 +34,37 @@ class Target:
     costs: Mapping[DType, OpCosts]
 
 
+def _generate_cuda(kernel: KernelSpec, program: Program) -> KernelSource:
+    from caspar.codegen.cuda.kernel import generate_cuda
+
+    return generate_cuda(kernel, program)
+
+
+def _generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
+    from caspar.codegen.cuda.reduce import generate_cuda_reduce
+
+    return generate_cuda_reduce(spec)
+
+
+def _generate_cuda_convert(spec: ConvertSpec) -> KernelSource:
+    from caspar.codegen.cuda.convert import generate_cuda_convert
+
+    return generate_cuda_convert(spec)
+
+
+def _with_wide_places(source: KernelSource) -> KernelSource:
+    from caspar.codegen.cuda.places import with_wide_places
+
+    return with_wide_places(source)
+
+
 TARGETS = {
     "cuda": Target(
         "cuda",
-        generate_cuda,
-        generate_cuda_reduce,
-        generate_cuda_convert,
-        with_wide_places,
+        _generate_cuda,
+        _generate_cuda_reduce,
+        _generate_cuda_convert,
+        _with_wide_places,
         {DType.FLOAT32: CUDA_FLOAT32, DType.FLOAT64: CUDA_FLOAT64},
     ),
     "cpu": Target(

@@ -31,7 +31,7 @@ from caspar.passes.pipeline import GRAPH_STAGES, StageResult
 from caspar.passes.scheduling.steps import Schedule
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source
 from caspar.runtime.nvidia.sass import SassKernel, disassemble
-from caspar.runtime.usage import KernelUsage, kernel_usage
+from caspar.runtime.nvidia.usage import KernelUsage, kernel_usage
 
 View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView
 """What is shown of a stage, by the kind of the stage."""
