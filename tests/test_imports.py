@@ -556,3 +556,20 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
         if b"\0" not in line and machine_path.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+# Modules that compare the name of a target: what chooses one, and what tells where an array is.
+ASKS_FOR_TARGETS = (
+    *("arrays/convert.py", "cli/inspect.py", "kernels/measure/profile.py"),
+    *("runtime/cuda/memory.py", "runtime/select.py", "torch/functions.py", "torch/solving.py"),
+)
+
+
+def test_decisions_do_not_ask_for_the_name_of_a_target() -> None:
+    """They are fields of `Dialect` and `BackendTraits`: another target is another row."""
+    asks = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if re.search(r"""[!=]= ["'](cuda|cpu)["']""", path.read_text(encoding="utf-8"))
+    ]
+    assert set(asks) <= set(ASKS_FOR_TARGETS)

@@ -8,6 +8,7 @@ from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
 from caspar.memory.conversion import ConvertSpec
+from caspar.memory.dialect import Dialect
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.reduce import ReduceSpec
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
@@ -19,6 +20,8 @@ class Target:
 
     Attributes:
         name: `cuda` or `cpu`, as the backend's name.
+        dialect: What decides how its kernels are made.
+        machine_stages: Stages of a kernel after its text, as `caspar inspect` names them.
         generate: Writes a program's kernel.
         generate_reduce: Writes the kernel that sums partials.
         generate_convert: Writes the kernel between rows and the blocked layout.
@@ -27,6 +30,8 @@ class Target:
     """
 
     name: str
+    dialect: Dialect
+    machine_stages: tuple[str, ...]
     generate: Callable[[KernelSpec, Program], KernelSource]
     generate_reduce: Callable[[ReduceSpec], KernelSource]
     generate_convert: Callable[[ConvertSpec], KernelSource]
@@ -61,6 +66,8 @@ def _with_wide_places(source: KernelSource) -> KernelSource:
 TARGETS = {
     "cuda": Target(
         "cuda",
+        Dialect(adds_atomically=True, recomputes_jacobians=True, has_warps=True),
+        ("ptx", "sass", "resources"),
         _generate_cuda,
         _generate_cuda_reduce,
         _generate_cuda_convert,
@@ -69,6 +76,8 @@ TARGETS = {
     ),
     "cpu": Target(
         "cpu",
+        Dialect(adds_atomically=False, recomputes_jacobians=False, has_warps=False),
+        (),
         generate_cpu,
         generate_cpu_reduce,
         generate_cpu_convert,

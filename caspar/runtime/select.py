@@ -121,14 +121,15 @@ def member_of_rank(target: str, device: int) -> Member:
     """The device of a process that is one of several, as a member of a group.
 
     Args:
-        target: `cuda`, or the processor.
+        target: `cuda` or `cpu`.
         device: Number of the CUDA device.
 
     Raises:
         BackendError: There is no such device.
     """
-    if target != "cuda":
+    if target == "cpu":
         return members_on_processor(1)[0]
+    assert target == "cuda", target
     present = num_cuda_devices()
     if device >= present:
         raise BackendError(

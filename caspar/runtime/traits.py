@@ -8,7 +8,8 @@ class BackendTraits:
     """Properties of a backend on which decisions outside of it rest.
 
     Attributes:
-        target: What kernels are generated for, a key of `driver.TARGETS`: `cuda` or `cpu`.
+        target: What kernels are generated for, a key of `codegen.targets.TARGETS`: `cuda` or
+            `cpu`.
         launches_are_asynchronous: Whether a call returns before its work is done, so that the
             device can work while the host decides.
         host_arrays_are_copied: Whether arrays of the host must be copied before kernels read them.
@@ -23,6 +24,10 @@ class BackendTraits:
             range too: the range is then tested by building that order.
         tile_sums_are_limited: Whether the sums of a tile must fit a memory of limited size, so that
             a linear method may allow fewer items in a tile.
+        members_share_memory: Whether devices that share a problem are parts of one host, so that
+            more of them have no more memory.
+        adds_up_by_nccl: Whether devices add up by NCCL; else through the memory of the host, or by
+            sockets.
     """
 
     target: str
@@ -33,6 +38,8 @@ class BackendTraits:
     dense_replaces_sparse: bool
     ranges_are_known_by_order: bool
     tile_sums_are_limited: bool
+    members_share_memory: bool
+    adds_up_by_nccl: bool
 
 
 CUDA_TRAITS = BackendTraits(
@@ -44,6 +51,8 @@ CUDA_TRAITS = BackendTraits(
     dense_replaces_sparse=True,
     ranges_are_known_by_order=True,
     tile_sums_are_limited=True,
+    members_share_memory=False,
+    adds_up_by_nccl=True,
 )
 
 CPU_TRAITS = BackendTraits(
@@ -55,4 +64,6 @@ CPU_TRAITS = BackendTraits(
     dense_replaces_sparse=False,
     ranges_are_known_by_order=False,
     tile_sums_are_limited=False,
+    members_share_memory=True,
+    adds_up_by_nccl=False,
 )
