@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import Target
@@ -26,9 +26,11 @@ from caspar.ir.text import parse_program, print_graph, print_program
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import Precision
-from caspar.passes.pipeline import Observer, compile_graph
 from caspar.progress import phase
 from caspar.runtime.cache import cache_folder, read_entry, write_entry
+
+if TYPE_CHECKING:
+    from caspar.passes.pipeline import Observer
 
 SCHEMA = 1
 """Version of the cached form."""
@@ -111,9 +113,13 @@ def solver_sources(design: SolverDesign, made: WhenMade = ignored) -> SolverSour
     )
 
 
-def compiled_program(spec: KernelSpec, target: Target) -> Program:
+def compiled_program(
+    spec: KernelSpec, target: Target, observer: "Observer | None" = None
+) -> Program:
     """Graph passes, schedule and registers of a kernel."""
-    return compile_graph(spec.graph, target.costs[spec.graph.dtype])
+    from caspar.passes.pipeline import compile_graph
+
+    return compile_graph(spec.graph, target.costs[spec.graph.dtype], observer)
 
 
 def stored_program(spec: KernelSpec, target: Target) -> Program:
@@ -129,10 +135,9 @@ def stored_program(spec: KernelSpec, target: Target) -> Program:
     numbers = {origin: str(number) for number, origin in enumerate(origins)}
     calls = tuple(replace(call, origin=numbers[call.origin]) for call in graph.calls)
     plain = replace(graph, calls=calls)
-    costs = target.costs[graph.dtype]
     program = _stored(
-        _key(["program", repr(costs), print_graph(plain)]),
-        lambda: compile_graph(plain, costs),
+        _key(["program", repr(target.costs[graph.dtype]), print_graph(plain)]),
+        lambda: compiled_program(replace(spec, graph=plain), target),
         lambda made: {"program": print_program(made)},
         lambda data: parse_program(data["program"]),
     )
@@ -196,11 +201,10 @@ def compile_specs(
 
 
 def compile_kernel(
-    spec: KernelSpec, target: Target, observer: Observer | None = None
+    spec: KernelSpec, target: Target, observer: "Observer | None" = None
 ) -> KernelSource:
     """One kernel: graph passes, schedule, registers, text."""
-    program = compile_graph(spec.graph, target.costs[spec.graph.dtype], observer)
-    return target.generate(spec, program)
+    return target.generate(spec, compiled_program(spec, target, observer))
 
 
 # -- cache -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ expressions and the function's code, so that a changed function is compared agai
 
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from caspar.driver import cached_count
 from caspar.frontend.factors.comparison import factor_comparison
@@ -16,18 +17,15 @@ from caspar.frontend.factors.trace import (
     TracedFactor,
     trace,
 )
-from caspar.frontend.kernels.trace import (
-    KernelFunction,
-    TracedKernel,
-    kernel_comparison,
-    trace_kernel,
-)
 from caspar.frontend.tracing.code_digest import user_code
 from caspar.frontend.tracing.on_numbers import Comparison, compare_with_numbers
 from caspar.frontend.tracing.reads import Reading, reading_of
 from caspar.frontend.tracing.signature import argument_annotations
 from caspar.progress import phase
 from caspar.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from caspar.frontend.kernels.trace import KernelFunction, TracedKernel
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,14 @@ def _reading(factor: Factor) -> Reading | None:
     return reading_of(factor.function, argument_annotations(factor))
 
 
-def traced_kernel(function: KernelFunction) -> TracedKernel:
+def traced_kernel(function: "KernelFunction") -> "TracedKernel":
     """Trace a kernel, and compare it with its function on numbers.
 
     Raises:
         KernelError: It cannot be traced, or differs on numbers.
     """
+    from caspar.frontend.kernels.trace import kernel_comparison, trace_kernel
+
     with phase(f"tracing {function.name}"):
         traced = trace_kernel(function)
         _compare_once(kernel_comparison(function, traced), traced.key)

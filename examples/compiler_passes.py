@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import caspar
-from caspar.inspect.pictures.live_ranges import pressure
+from caspar.inspect.pictures.draw_program import pressure
 from caspar.inspect.views import GraphView
 from caspar.ir.graph import Graph
 from caspar.passes.cost import CUDA_FLOAT32

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.bundle_adjustment import Cam, snavely
+from caspar.codegen.targets import TARGETS
 from caspar.equations.factor_builder import SharedSums
 from caspar.equations.solver_form import (
     SolverForm,
@@ -137,7 +138,7 @@ class Problem:
     def form(self, way: Way) -> SolverForm:
         """How the kernels are made."""
         if way in (Way.CPU, Way.CUDA):
-            return usual_form(self.factors, self.nodes, way.value)
+            return usual_form(self.factors, self.nodes, TARGETS[way.value].dialect)
         eliminated = () if way is Way.FULL else eliminable_types(self.factors, self.nodes)
         stored = JacobianStorage.STORED
         form = solver_form(self.factors, eliminated, SharedSums.ORDERED, stored)

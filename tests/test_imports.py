@@ -5,10 +5,12 @@ count like any other.
 """
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -122,23 +124,44 @@ MAX_FILES = 12
 """In a folder, besides its `__init__`."""
 
 MAX_IMPORTED = 15
-"""Modules of the package that a module imports; `caspar/__init__.py` gathers all public names."""
+"""Modules of the package that a module imports at its top; `caspar/__init__.py` gathers all public
+names."""
 
 # Parts that may `import caspar` itself, to reach public names that are loaded when first used: what
 # draws, reports and inspects, and the solver behind the command line.
 LAZY_PARTS = "frontend kernels arrays solver cli"
 
-# Modules that import inside a function: public names, and what exists on some machines only.
+# Rooms and modules that a solve on the processor does without. Whoever stands outside imports them
+# inside the function that uses them, and their types under `if TYPE_CHECKING`. What a cached kernel
+# needs no more is among them. Nothing else is imported inside a function.
+LATE = (
+    *("batch/inspection", "codegen/batch", "codegen/cuda", "codegen/llvm/translate"),
+    *("equations/adjoint", "frontend/kernels", "frontend/printing"),
+    *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
+    *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
+    *("solver/covariance", "solver/gnc", "solver/gradients", "solver/plan/memory_table"),
+    *("solver/ranks", "solver/result/recording", "solver/result/report", "solver/shards"),
+)
+
+# Modules in such rooms that everybody imports at the top: protocols.
+EARLY = ("runtime/group/member",)
+
+# What a solve on the processor imports of LATE: where it runs.
+ON_PROCESSOR = ("runtime/cpu",)
+
+MAX_PLAIN = 250
+"""Modules of the package that a solve on the processor imports, its kernels being in the cache."""
+
+# Modules that import public names, or what exists on some machines only, inside a function.
 LAZY_MODULES = (
     "__init__.py",
-    "batch/solver.py",
     "inspect/pictures/layout.py",
-    "runtime/nvidia/cupy_cache.py",
-    "runtime/factorization.py",
-    "runtime/nvidia/probe.py",
+    "runtime/cpu/supernodal.py",
+    "runtime/cuda/direct/cudss.py",
     "runtime/cuda/loop/repeat.py",
     "runtime/cuda/nccl.py",
-    "runtime/select.py",
+    "runtime/nvidia/cupy_cache.py",
+    "runtime/nvidia/probe.py",
     "runtime/nvidia/toolkit.py",
     "rerun/logger.py",
 )
@@ -301,11 +324,35 @@ def _module(dotted: list[str]) -> str:
     return place.relative_to(ROOT).as_posix()
 
 
+def _is_within(place: str, places: tuple[str, ...]) -> bool:
+    return any(place == one or place.startswith(f"{one}/") for one in places)
+
+
+def _is_late(place: str) -> bool:
+    """Whether a module, named by its path without suffix, is imported when it is used."""
+    return _is_within(place, LATE) and not _is_within(place, EARLY)
+
+
+def _late_imports(tree: ast.Module) -> set[ast.AST]:
+    """Imports in functions and under `if TYPE_CHECKING`."""
+    return {
+        inner
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    }
+
+
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_modules_import_few_others(path: Path) -> None:
     if _part(path) == "":
         return
-    imported = {_module(dotted) for _, dotted in _imports(path) if dotted[0] == PACKAGE.name}
+    tree = _tree(path)
+    names = chain.from_iterable(map(_imported_names, set(ast.walk(tree)) - _late_imports(tree)))
+    split = (name.split(".") for name in names)
+    imported = {_module(dotted) for dotted in split if dotted[0] == PACKAGE.name}
     assert len(imported) <= MAX_IMPORTED, f"{_name(path)} imports {', '.join(sorted(imported))}"
 
 
@@ -361,24 +408,105 @@ def test_contract_refuses(part: str, name: str, is_allowed: bool) -> None:
     assert (_contract_break(part, name.split(".")) == "") == is_allowed
 
 
+def _time_break(path: Path, node: ast.AST, is_late: bool) -> str:
+    """What is wrong with the place of an import in a module, or ""."""
+    here = path.relative_to(PACKAGE).with_suffix("").as_posix()
+    is_plain = _part(path) in {"solver", *PARTS["solver"].split()} and not _is_late(here)
+    for name in _imported_names(node):
+        dotted = name.split(".")
+        if dotted[0] != PACKAGE.name:
+            if is_late:
+                return f"{name} belongs to the top of the file"
+            continue
+        place = _module(dotted).removeprefix(f"{PACKAGE.name}/").removesuffix(".py")
+        if is_late and not _is_late(place):
+            return f"{name} belongs to the top of the file"
+        if not is_late and is_plain and _is_late(place):
+            return f"{name} is imported by the function that uses it"
+    return ""
+
+
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_imports_stand_at_the_top(path: Path) -> None:
-    """No import in a function, by name or by `TYPE_CHECKING`, except where it must be late."""
+    """What a solve on the processor does without is imported when used, all else at the top."""
     if path.relative_to(PACKAGE).as_posix() in LAZY_MODULES:
         return
-    hidden = [
-        f"{_name(path)}:{inner.lineno}: {ast.unparse(inner)}"
-        for outer in ast.walk(_tree(path))
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(outer)
-        if isinstance(inner, ast.Import | ast.ImportFrom)
+    tree = _tree(path)
+    late = _late_imports(tree)
+    breaks = [
+        f"{_name(path)}:{node.lineno}: {wrong}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and (wrong := _time_break(path, node, node in late))
     ]
     evasions = [
         f"{_name(path)}:{number}: {line.strip()}"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if re.search(r"\b(TYPE_CHECKING|import_module|__import__)\b", line)
+        if re.search(r"\b(import_module|__import__)\b", line)
     ]
-    assert not hidden + evasions, "\n".join(hidden + evasions)
+    assert not breaks + evasions, "\n".join(breaks + evasions)
+
+
+PLAIN_SOLVE = """
+import sys
+from typing import Annotated
+
+import numpy as np
+import symforce.symbolic as sf
+
+import caspar
+
+
+class Place(sf.V2): ...
+
+
+class Offset(sf.V2): ...
+
+
+@caspar.factor
+def between(
+    start: Annotated[Place, caspar.TunableShared],
+    end: Annotated[Place, caspar.TunableShared],
+    offset: Annotated[Offset, caspar.ConstSequential],
+) -> sf.V2:
+    return end - start - offset
+
+
+arrays = {"start": np.arange(9), "end": np.arange(1, 10), "offset": np.ones((9, 2))}
+solver = caspar.Solver([between], backend="cpu")
+solver.solve({"Place": np.zeros((10, 2)), "between": arrays}, fixed={"Place": [0]})
+print(*sys.modules)
+"""
+
+
+def test_a_solve_on_the_processor_imports_what_it_uses(tmp_path: Path) -> None:
+    """The second process takes its kernels from the cache."""
+    program = tmp_path / "program.py"
+    program.write_text(PLAIN_SOLVE, encoding="utf-8")
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, program],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "CASPAR_CACHE_DIR": str(tmp_path / "cache"),
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.getenv("PYTHONPATH")])),
+            },
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+    loaded = done.stdout.split()
+    own = [name.replace(".", "/") for name in loaded if name.partition(".")[0] == PACKAGE.name]
+    places = [name.removeprefix(f"{PACKAGE.name}/") for name in own]
+    modules = [place for place in places if not (PACKAGE / place).is_dir()]
+    needless = [one for one in modules if _is_late(one) and not _is_within(one, ON_PROCESSOR)]
+    assert needless == []
+    above = {one for one in PARTS if one not in PARTS["solver"].split()} - {"solver"}
+    assert {place.partition("/")[0] for place in places} & above == set()
+    assert {"cupy", "matplotlib", "plotly", "rich"} & set(loaded) == set()
+    assert len(own) <= MAX_PLAIN, f"{len(own)} modules"
 
 
 def test_importing_caspar_loads_nothing_heavy() -> None:
@@ -428,3 +556,20 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
         if b"\0" not in line and machine_path.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+# Modules that compare the name of a target: what chooses one, and what tells where an array is.
+ASKS_FOR_TARGETS = (
+    *("arrays/convert.py", "cli/inspect.py", "kernels/measure/profile.py"),
+    *("runtime/cuda/memory.py", "runtime/select.py", "torch/functions.py", "torch/solving.py"),
+)
+
+
+def test_decisions_do_not_ask_for_the_name_of_a_target() -> None:
+    """They are fields of `Dialect` and `BackendTraits`: another target is another row."""
+    asks = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if re.search(r"""[!=]= ["'](cuda|cpu)["']""", path.read_text(encoding="utf-8"))
+    ]
+    assert set(asks) <= set(ASKS_FOR_TARGETS)

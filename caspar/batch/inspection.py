@@ -17,7 +17,7 @@ from caspar.codegen.targets import TARGETS, Target
 from caspar.errors import OptionError
 from caspar.inspect.programs import ProgramInspection
 from caspar.inspect.resources import KernelReport, ResourcesView
-from caspar.inspect.views import TextView, cuda_view
+from caspar.inspect.views import TextView, source_view
 from caspar.ir.graph import Graph
 from caspar.runtime.nvidia.nvrtc import compile_source
 from caspar.runtime.nvidia.sass import disassemble
@@ -61,10 +61,8 @@ class BatchInspection(Mapping[str, ProgramInspection]):
 
     @property
     def text(self) -> TextView:
-        """Its text, for `cuda` without the functions that kernels have in common."""
-        if self.target.name == "cuda":
-            return cuda_view(self.source.text)
-        return TextView(self.source.text)
+        """Its text, without the functions that CUDA kernels have in common."""
+        return source_view(self.source.text)
 
     @cached_property
     def resources(self) -> ResourcesView:
@@ -76,7 +74,7 @@ class BatchInspection(Mapping[str, ProgramInspection]):
             BackendError: NVRTC or nvdisasm is not installed.
             OptionError: The target is another one.
         """
-        if self.target.name != "cuda":
+        if "resources" not in self.target.machine_stages:
             raise OptionError(
                 "resources: only kernels for 'cuda' have them: inspect(target='cuda')"
             )

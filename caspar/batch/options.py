@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from caspar.batch.generate.policy_program import Option
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.generate.step_program import LEAST_KEPT_PIVOT, LEAST_PIVOT
+from caspar.codegen.targets import TARGETS
 from caspar.errors import InputError, OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, Precision, SolveOptions, choice
@@ -64,7 +65,8 @@ def with_team(
         instances: Of all factors in a problem, on average.
     """
     if team is None:
-        team = Team.usual(target, shape.num_unknowns, num_problems, instances)
+        has_warps = TARGETS[target].dialect.has_warps
+        team = Team.usual(has_warps, shape.num_unknowns, num_problems, instances)
     return replace(shape, team=team)
 
 

@@ -4,14 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from caspar.codegen.cpu.kernel import generate_cpu, generate_cpu_convert, generate_cpu_reduce
-from caspar.codegen.cuda.convert import generate_cuda_convert
-from caspar.codegen.cuda.kernel import generate_cuda
-from caspar.codegen.cuda.places import with_wide_places
-from caspar.codegen.cuda.reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
 from caspar.memory.conversion import ConvertSpec
+from caspar.memory.dialect import Dialect
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.reduce import ReduceSpec
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
@@ -23,6 +20,8 @@ class Target:
 
     Attributes:
         name: `cuda` or `cpu`, as the backend's name.
+        dialect: What decides how its kernels are made.
+        machine_stages: Stages of a kernel after its text, as `caspar inspect` names them.
         generate: Writes a program's kernel.
         generate_reduce: Writes the kernel that sums partials.
         generate_convert: Writes the kernel between rows and the blocked layout.
@@ -31,6 +30,8 @@ class Target:
     """
 
     name: str
+    dialect: Dialect
+    machine_stages: tuple[str, ...]
     generate: Callable[[KernelSpec, Program], KernelSource]
     generate_reduce: Callable[[ReduceSpec], KernelSource]
     generate_convert: Callable[[ConvertSpec], KernelSource]
@@ -38,17 +39,45 @@ class Target:
     costs: Mapping[DType, OpCosts]
 
 
+def _generate_cuda(kernel: KernelSpec, program: Program) -> KernelSource:
+    from caspar.codegen.cuda.kernel import generate_cuda
+
+    return generate_cuda(kernel, program)
+
+
+def _generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
+    from caspar.codegen.cuda.reduce import generate_cuda_reduce
+
+    return generate_cuda_reduce(spec)
+
+
+def _generate_cuda_convert(spec: ConvertSpec) -> KernelSource:
+    from caspar.codegen.cuda.convert import generate_cuda_convert
+
+    return generate_cuda_convert(spec)
+
+
+def _with_wide_places(source: KernelSource) -> KernelSource:
+    from caspar.codegen.cuda.places import with_wide_places
+
+    return with_wide_places(source)
+
+
 TARGETS = {
     "cuda": Target(
         "cuda",
-        generate_cuda,
-        generate_cuda_reduce,
-        generate_cuda_convert,
-        with_wide_places,
+        Dialect(adds_atomically=True, recomputes_jacobians=True, has_warps=True),
+        ("ptx", "sass", "resources"),
+        _generate_cuda,
+        _generate_cuda_reduce,
+        _generate_cuda_convert,
+        _with_wide_places,
         {DType.FLOAT32: CUDA_FLOAT32, DType.FLOAT64: CUDA_FLOAT64},
     ),
     "cpu": Target(
         "cpu",
+        Dialect(adds_atomically=False, recomputes_jacobians=False, has_warps=False),
+        (),
         generate_cpu,
         generate_cpu_reduce,
         generate_cpu_convert,

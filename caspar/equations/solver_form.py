@@ -10,6 +10,7 @@ from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
+from caspar.memory.dialect import Dialect
 from caspar.options import DEFAULT_INNER_ITERATIONS
 
 FEWER = 2
@@ -196,24 +197,24 @@ def solver_form(
     return SolverForm(forms, names_in_order, tuple(masked), tuple(bounded))
 
 
-def usual_sums(target: str, *, deterministic: bool = False) -> SharedSums:
-    """How sums over shared nodes are taken on `cuda` or `cpu`."""
-    return SharedSums.ATOMIC if target == "cuda" and not deterministic else SharedSums.ORDERED
+def usual_sums(dialect: Dialect, *, deterministic: bool = False) -> SharedSums:
+    """How a target takes sums over shared nodes."""
+    return SharedSums.ATOMIC if dialect.sums_are_atomic(deterministic) else SharedSums.ORDERED
 
 
 def usual_storage(
-    factors: Sequence[TracedFactor], eliminated: Sequence[NodeType], target: str
+    factors: Sequence[TracedFactor], eliminated: Sequence[NodeType], dialect: Dialect
 ) -> JacobianStorage:
-    """Where Jacobians are on `cuda` or `cpu` where nobody chose, but for their price.
+    """Where a target has Jacobians if nobody chose, but for their price.
 
     A solver stores what is dear to derive again: see `solver.choice.jacobian`.
 
-    Recomputed on CUDA where PCG is the usual linear solver: nodes are eliminated, and no factor
-    couples two of those that remain of one type. A direct solver reads each Jacobian a few times
-    only, and exactly.
+    If the target recomputes them at all, they are recomputed where PCG is the usual linear solver:
+    nodes are eliminated, and no factor couples two of those that remain of one type. A direct
+    solver reads each Jacobian a few times only, and exactly.
     """
     is_quick = len(eliminated) > 0 and not couples_reduced(factors, eliminated)
-    recomputes = target == "cuda" and is_quick
+    recomputes = dialect.recomputes_jacobians and is_quick
     return JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED
 
 
@@ -233,9 +234,9 @@ def couples_one_type(reduced: Sequence[Argument]) -> bool:
 
 
 def usual_form(
-    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], target: str
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], dialect: Dialect
 ) -> SolverForm:
-    """The forms of all factors in a solver for `cuda` or `cpu` whose user chose nothing.
+    """The forms of all factors in a solver for a target whose user chose nothing.
 
     See `usual_storage` for what may differ.
     """
@@ -243,7 +244,7 @@ def usual_form(
     return solver_form(
         factors,
         eliminated,
-        usual_sums(target),
-        usual_storage(factors, eliminated, target),
+        usual_sums(dialect),
+        usual_storage(factors, eliminated, dialect),
         DEFAULT_INNER_ITERATIONS,
     )

@@ -117,7 +117,7 @@ def inspect_factor(
         raise OptionError(f"target={target!r}: must be one of {', '.join(map(repr, TARGETS))}")
     traced = traced_factor(factor)
     nodes = {one.node_type.name: one.node_type for one in traced.nodes}
-    form = usual_form([traced], list(nodes.values()), target)
+    form = usual_form([traced], list(nodes.values()), TARGETS[target].dialect)
     own = factor_kernels(traced, types, form.factors[traced.name])
     text = print_factor(traced)
     specs: list[tuple[KernelSpec, str]] = [(spec, text) for spec in own.kernels.values()]

@@ -39,9 +39,9 @@ def inspect_kernel(
     for name, given, allowed in (("dtype", dtype, DTYPES), ("target", target, TARGETS)):
         if given not in allowed:
             raise OptionError(f"{name}={given!r}: must be one of {', '.join(map(repr, allowed))}")
+    is_atomic = TARGETS[target].dialect.sums_are_atomic(deterministic)
     writes = {
-        one.name: one.access.in_kernel(one.access.defaults, target, deterministic)
-        for one in traced.outputs
+        one.name: one.access.in_kernel(one.access.defaults, is_atomic) for one in traced.outputs
     }
     spec = kernel_spec(traced, DTYPES[dtype], writes)
     return KernelInspection(spec, TARGETS[target], arch, print_kernel(traced))

@@ -21,7 +21,7 @@ from caspar.inspect.views import (
     ProgramView,
     ScheduleView,
     TextView,
-    cuda_view,
+    source_view,
     without_repeats,
 )
 from caspar.ir.graph import Graph
@@ -31,13 +31,10 @@ from caspar.passes.pipeline import GRAPH_STAGES, StageResult
 from caspar.passes.scheduling.steps import Schedule
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source
 from caspar.runtime.nvidia.sass import SassKernel, disassemble
-from caspar.runtime.usage import KernelUsage, kernel_usage
+from caspar.runtime.nvidia.usage import KernelUsage, kernel_usage
 
 View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView
 """What is shown of a stage, by the kind of the stage."""
-
-_MACHINE_STAGES = {"cuda": ("ptx", "sass", "resources"), "cpu": ()}
-"""Stages after the source text, by target."""
 
 _PASSES = tuple(name for name, _ in GRAPH_STAGES)
 _GRAPHS = ("graph", *_PASSES)
@@ -49,7 +46,7 @@ def stage_names(target: str) -> tuple[str, ...]:
     Args:
         target: `cuda` or `cpu`.
     """
-    return ("trace", *_GRAPHS, "schedule", "program", target, *_MACHINE_STAGES[target])
+    return ("trace", *_GRAPHS, "schedule", "program", target, *TARGETS[target].machine_stages)
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class KernelInspection:
         `source.text` is the complete text, which is what is compiled.
         """
         self._require("cuda")
-        return cuda_view(self.source.text)
+        return source_view(self.source.text)
 
     @property
     def cpu(self) -> TextView:

@@ -60,9 +60,11 @@ class TextView:
         return f"<pre>{escape(self.text)}</pre>"
 
 
-def cuda_view(text: str) -> TextView:
-    """A CUDA source without the functions that kernels have in common."""
+def source_view(text: str) -> TextView:
+    """A source without the functions that kernels for CUDA have in common."""
     common, start, own = text.partition(KERNEL_START)
+    if start == "":
+        return TextView(text)
     return TextView(f"{_NO_HEADER.format(common.count(chr(10)))}\n{start}{own}")
 
 

@@ -343,13 +343,12 @@ class WriteAccessor(Accessor):
         """Whether a fresh array must be cleared: what is added to, and what items leave out."""
         return self.adds or not self.writes_all
 
-    def in_kernel(self, options: Options, backend: str, deterministic: bool) -> WriteAccessor:
+    def in_kernel(self, options: Options, is_atomic: bool) -> WriteAccessor:
         """The access that the kernel itself uses: another one where a second kernel completes it.
 
         Args:
             options: What was passed besides values.
-            backend: `cuda` or `cpu`.
-            deterministic: Whether equal input must give equal bits.
+            is_atomic: Whether sums over shared objects are taken by atomics, in any order.
         """
         return self
 

@@ -7,7 +7,7 @@ plan, `run` in the inner loop.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.traits import BackendTraits
-from caspar.runtime.usage import KernelUsage
+
+if TYPE_CHECKING:
+    from caspar.runtime.nvidia.usage import KernelUsage
 
 
 class Kernel(Protocol):
@@ -346,7 +348,7 @@ class Executor(Protocol):
     def clock(self) -> str:
         """What `time` measures with, in words."""
 
-    def usage(self, kernel: Kernel) -> KernelUsage | None:
+    def usage(self, kernel: Kernel) -> "KernelUsage | None":
         """What a kernel takes of the device; None where that is not known."""
 
     def resident_blocks(self, kernel: Kernel) -> int:

@@ -6,8 +6,7 @@ and for a sparse matrix the analysis of its pattern); `factorize`, and then `sol
 every step that is tried.
 """
 
-import importlib
-from typing import Any, Protocol
+from typing import Protocol
 
 from caspar.memory.array import Array
 
@@ -78,8 +77,3 @@ class SparseFactorization(Factorization, Protocol):
     @property
     def values(self) -> Array:
         """(nnz,) entries of the lower triangle in CSR; they are kept."""
-
-
-def load_direct_solver(module: str, name: str) -> Any:
-    """A class or function of `caspar.runtime`; its libraries are imported only now."""
-    return getattr(importlib.import_module(f"caspar.runtime.{module}"), name)

@@ -1,19 +1,19 @@
 """Choosing a backend."""
 
-import importlib
-from collections.abc import Callable, Sequence
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from caspar.errors import BackendError, OptionError
 from caspar.options import BackendChoice, choice
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Group, Member
-from caspar.runtime.group.ranks import Ranks
-from caspar.runtime.group.sockets import ProcessGroup
-from caspar.runtime.nvidia.probe import cuda_problem
 from caspar.runtime.traits import BackendTraits
 
-_CUDA_MEMBER = "caspar.runtime.cuda.member"
-_CUDA_RANKS = "caspar.runtime.cuda.ranks"
+if TYPE_CHECKING:
+    from caspar.runtime.group.ranks import Ranks
+    from caspar.runtime.group.sockets import ProcessGroup
 
 
 def chosen_backend(given: str | BackendChoice | Backend) -> Backend:
@@ -41,8 +41,17 @@ def select_backend(chosen: BackendChoice) -> Backend:
     Raises:
         BackendError: CUDA was asked for and is not usable; says why and what to install.
     """
-    target = chosen_target(chosen)
-    return _load("cuda", "CudaBackend") if target == "cuda" else _load("cpu", "CpuBackend")
+    match chosen_target(chosen):
+        case "cuda":
+            from caspar.runtime.cuda.backend import CudaBackend
+
+            return CudaBackend()
+        case "cpu":
+            from caspar.runtime.cpu.backend import CpuBackend
+
+            return CpuBackend()
+        case other:
+            raise AssertionError(f"no backend for {other}")
 
 
 def chosen_target(chosen: BackendChoice) -> str:
@@ -53,6 +62,10 @@ def chosen_target(chosen: BackendChoice) -> str:
     """
     if chosen is BackendChoice.CPU:
         return "cpu"
+    if chosen is BackendChoice.AUTO and load_cuda_driver() is None:
+        return "cpu"
+    from caspar.runtime.nvidia.probe import cuda_problem
+
     problem = cuda_problem()
     if problem is None:
         return "cuda"
@@ -64,26 +77,33 @@ def chosen_target(chosen: BackendChoice) -> str:
     return "cpu"
 
 
-def _load(module: str, name: str) -> Backend:
-    backend: Backend = getattr(importlib.import_module(f"caspar.runtime.{module}.backend"), name)()
-    return backend
+def load_cuda_driver() -> Any:
+    """The library of the NVIDIA driver; None if it is not installed."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
 
 
 def members_on_processor(size: int) -> list[Member]:
     """Parts of the host, which share its cores."""
-    made: Callable[[], Member] = importlib.import_module("caspar.runtime.cpu.member").CpuMember
-    return [made() for _ in range(size)]
+    from caspar.runtime.cpu.member import CpuMember
+
+    return [CpuMember() for _ in range(size)]
 
 
 def num_cuda_devices() -> int:
     """CUDA devices that this process sees."""
-    return int(importlib.import_module(_CUDA_MEMBER).num_devices())
+    from caspar.runtime.cuda.member import num_devices
+
+    return num_devices()
 
 
 def members_on_cuda(numbers: Sequence[int]) -> list[Member]:
     """CUDA devices by their numbers."""
-    made: Callable[[int], Member] = importlib.import_module(_CUDA_MEMBER).CudaMember
-    return [made(number) for number in numbers]
+    from caspar.runtime.cuda.member import CudaMember
+
+    return [CudaMember(number) for number in numbers]
 
 
 def nccl_group(numbers: Sequence[int]) -> Group:
@@ -92,22 +112,24 @@ def nccl_group(numbers: Sequence[int]) -> Group:
     Raises:
         BackendError: CuPy has no NCCL, or NCCL refuses.
     """
-    group: Group = importlib.import_module(_CUDA_MEMBER).NcclGroup(numbers)
-    return group
+    from caspar.runtime.cuda.member import NcclGroup
+
+    return NcclGroup(numbers)
 
 
 def member_of_rank(target: str, device: int) -> Member:
     """The device of a process that is one of several, as a member of a group.
 
     Args:
-        target: `cuda`, or the processor.
+        target: `cuda` or `cpu`.
         device: Number of the CUDA device.
 
     Raises:
         BackendError: There is no such device.
     """
-    if target != "cuda":
+    if target == "cpu":
         return members_on_processor(1)[0]
+    assert target == "cuda", target
     present = num_cuda_devices()
     if device >= present:
         raise BackendError(
@@ -123,19 +145,20 @@ def nccl_meeting() -> object:
     Raises:
         BackendError: CuPy has no NCCL.
     """
-    found: object = importlib.import_module(_CUDA_RANKS).meeting()
-    return found
+    from caspar.runtime.cuda.ranks import meeting
+
+    return meeting()
 
 
 def nccl_group_of_ranks(
-    ranks: Ranks, number: int, active: Sequence[int], meeting: object
-) -> ProcessGroup:
+    ranks: "Ranks", number: int, active: Sequence[int], meeting: Any
+) -> "ProcessGroup":
     """A group of processes with a CUDA device each.
 
     Raises:
         BackendError: CuPy has no NCCL, or NCCL refuses.
         GroupError: A process is gone.
     """
-    made = importlib.import_module(_CUDA_RANKS).NcclRankGroup
-    group: ProcessGroup = made(ranks, number, active, meeting)
-    return group
+    from caspar.runtime.cuda.ranks import NcclRankGroup
+
+    return NcclRankGroup(ranks, number, active, meeting)

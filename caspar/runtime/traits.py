@@ -8,7 +8,8 @@ class BackendTraits:
     """Properties of a backend on which decisions outside of it rest.
 
     Attributes:
-        target: What kernels are generated for, a key of `driver.TARGETS`: `cuda` or `cpu`.
+        target: What kernels are generated for, a key of `codegen.targets.TARGETS`: `cuda` or
+            `cpu`.
         launches_are_asynchronous: Whether a call returns before its work is done, so that the
             device can work while the host decides.
         host_arrays_are_copied: Whether arrays of the host must be copied before kernels read them.
@@ -21,6 +22,10 @@ class BackendTraits:
             place where it is missing.
         ranges_are_known_by_order: Whether kernels follow the order of an index, which tells its
             range too: the range is then tested by building that order.
+        members_share_memory: Whether devices that share a problem are parts of one host, so that
+            more of them have no more memory.
+        adds_up_by_nccl: Whether devices add up by NCCL; else through the memory of the host, or by
+            sockets.
     """
 
     target: str
@@ -30,6 +35,8 @@ class BackendTraits:
     factorizes_in_parallel: bool
     dense_replaces_sparse: bool
     ranges_are_known_by_order: bool
+    members_share_memory: bool
+    adds_up_by_nccl: bool
 
 
 CUDA_TRAITS = BackendTraits(
@@ -40,6 +47,8 @@ CUDA_TRAITS = BackendTraits(
     factorizes_in_parallel=True,
     dense_replaces_sparse=True,
     ranges_are_known_by_order=True,
+    members_share_memory=False,
+    adds_up_by_nccl=True,
 )
 
 CPU_TRAITS = BackendTraits(
@@ -50,4 +59,6 @@ CPU_TRAITS = BackendTraits(
     factorizes_in_parallel=False,
     dense_replaces_sparse=False,
     ranges_are_known_by_order=False,
+    members_share_memory=True,
+    adds_up_by_nccl=False,
 )

@@ -5,7 +5,8 @@ Input: the system of a problem, just scored. Output: an `Evaluation`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,13 @@ from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
-from caspar.solver.covariance.instance_kernels import InstanceKernels
 from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
 from caspar.solver.result.by_name import ByName, unknown_name
+
+if TYPE_CHECKING:
+    from caspar.solver.covariance.instance_kernels import InstanceKernels
 
 Floats = NDArray[np.float64]
 
@@ -125,7 +128,12 @@ class Residuals:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._kernels = InstanceKernels(backend, "residuals", residual_kernel)
+
+    @cached_property
+    def _kernels(self) -> "InstanceKernels":
+        from caspar.solver.covariance.instance_kernels import InstanceKernels
+
+        return InstanceKernels(self._backend, "residuals", residual_kernel)
 
     def of(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, Floats]:
         """By factor (m, residual_dim), on the host.

@@ -8,23 +8,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
 from caspar.runtime.backend import Backend
+from caspar.runtime.group.member import Member
 from caspar.solver.active import Active, Preparations, Prepares
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.problem_reader import Problem, read_problem
 from caspar.solver.iterated import System
 from caspar.solver.preparation import Preparation
-from caspar.solver.ranks.devices import RankDevices
-from caspar.solver.ranks.preparation import RankedPreparation, Together
-from caspar.solver.ranks.reading import Given, read_together
 from caspar.solver.result.result import ProblemSize
-from caspar.solver.shards.devices import Devices
-from caspar.solver.shards.preparation import ShardedPreparation
+
+if TYPE_CHECKING:
+    from caspar.solver.ranks.devices import RankDevices
+    from caspar.solver.ranks.preparation import RankedPreparation, Together
+    from caspar.solver.ranks.reading import Given
+    from caspar.solver.shards.devices import Devices
 
 Result = TypeVar("Result")
 
@@ -40,7 +42,7 @@ class Opened:
     problem: Problem
     active: Active
     system: System
-    together: Together | None = None
+    together: "Together | None" = None
 
     def led(self, work: Callable[[], Result], tell: Callable[[Result], Any]) -> Any:
         """Do something with the system; of several ranks rank 0 does, and all get what came of it.
@@ -98,20 +100,30 @@ class Opener:
         recipe: Recipe,
         *,
         own_precision: bool,
-        devices: Devices | RankDevices | None = None,
+        devices: "Devices | RankDevices | None" = None,
     ) -> None:
         self._backend = backend
         self._recipe = recipe
         self.own_precision = own_precision
-        self._ranks = devices if isinstance(devices, RankDevices) else None
-        self._members = devices.members if isinstance(devices, Devices) else ()
-        self.backends: tuple[Backend, ...] = self._members or (backend,)
+        self._ranks: RankDevices | None = None
+        self._members: tuple[Member, ...] = ()
         prepare: Callable[[Recipe], Prepares] = partial(Preparation, backend)
-        if isinstance(devices, RankDevices):
-            prepare = partial(RankedPreparation, devices)
-        elif devices is not None:
-            prepare = partial(ShardedPreparation, devices)
+        if devices is not None:
+            prepare = self._shared(devices)
+        self.backends: tuple[Backend, ...] = self._members or (backend,)
         self.preparations = Preparations(backend, prepare, recipe, own_precision=own_precision)
+
+    def _shared(self, devices: "Devices | RankDevices") -> Callable[[Recipe], Prepares]:
+        """How several devices or ranks prepare a problem."""
+        from caspar.solver.ranks.devices import RankDevices
+        from caspar.solver.ranks.preparation import RankedPreparation
+        from caspar.solver.shards.preparation import ShardedPreparation
+
+        if isinstance(devices, RankDevices):
+            self._ranks = devices
+            return partial(RankedPreparation, devices)
+        self._members = devices.members
+        return partial(ShardedPreparation, devices)
 
     @contextmanager
     def open(
@@ -127,6 +139,8 @@ class Opener:
         one.
         """
         if self._ranks is not None:
+            from caspar.solver.ranks.reading import Given
+
             given = Given(arrays, constraints, options)
             with self._backend.scope(), self._opened_together(given, precision) as together:
                 yield together
@@ -160,13 +174,15 @@ class Opener:
             yield opened
 
     @contextmanager
-    def _opened_together(self, given: Given, precision: Precision | None) -> Iterator[Opened]:
+    def _opened_together(self, given: "Given", precision: Precision | None) -> Iterator[Opened]:
         """The same for all ranks, which call it at the same time."""
+        from caspar.solver.ranks.reading import read_together
+
         devices, is_set_up = self._ranks, False
         assert devices is not None
         try:
             reading = read_together(devices, self.preparations, self._recipe, given, precision)
-            preparation = cast(RankedPreparation, reading.active.preparation)
+            preparation = cast("RankedPreparation", reading.active.preparation)
             with preparation.open(reading) as together:
                 is_set_up = True
                 system = cast(System, together.system)

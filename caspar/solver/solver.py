@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
@@ -23,17 +24,24 @@ from caspar.options import (
 )
 from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
+from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import Remade, checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.evaluation import Evaluation, Residuals, evaluation
-from caspar.solver.gradients.gradients import Covariance, Covariances, Gradient, Gradients
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
-from caspar.solver.ranks.devices import DevicesChoice, Ranks, devices_of, refuse_ranks
 from caspar.solver.result.result import IterationRecord, SolveResult
+from caspar.solver.result.solved import SolvedResults
 from caspar.solver.solving import Solving
+
+if TYPE_CHECKING:
+    from caspar.solver.covariance.covariance import Covariance
+    from caspar.solver.covariance.estimate import Covariances
+    from caspar.solver.gradients.gradient import Gradient
+    from caspar.solver.gradients.gradients import Gradients
+    from caspar.solver.ranks.devices import DevicesChoice, Ranks
 
 
 class Solver(Remade):
@@ -88,7 +96,7 @@ class Solver(Remade):
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
         eliminate: Sequence[str] | None = None,
         limits: Limits | None = None,
-        devices: DevicesChoice | Ranks = 1,
+        devices: "DevicesChoice | Ranks" = 1,
     ) -> None:
         self._choices = {
             "backend": backend,
@@ -117,7 +125,13 @@ class Solver(Remade):
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.precision: Precision = recipe.precision
         self.backend: Backend
-        self.backend, shared = devices_of(devices, backend)
+        shared = None
+        if type(devices) is int and devices == 1:
+            self.backend = chosen_backend(backend)
+        else:
+            from caspar.solver.ranks.devices import devices_of
+
+            self.backend, shared = devices_of(devices, backend)
         own_precision = is_auto(precision)
         self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
         self._preparations = self._opener.preparations
@@ -127,8 +141,25 @@ class Solver(Remade):
         self._solving = Solving(
             self.backend, self._opener, recipe.factors, fields, self.evaluate, self._residuals
         )
-        self._covariances = Covariances(self.backend, recipe)
-        self._gradients = Gradients(self.backend, recipe)
+        self._recipe, self._results = recipe, SolvedResults()
+
+    @cached_property
+    def _covariances(self) -> "Covariances":
+        from caspar.solver.covariance.estimate import Covariances
+
+        return Covariances(self.backend, self._recipe, self._results)
+
+    @cached_property
+    def _gradients(self) -> "Gradients":
+        from caspar.solver.gradients.gradients import Gradients
+
+        return Gradients(self.backend, self._recipe)
+
+    def _refuse_ranks(self, method: str) -> None:
+        if self._choices["devices"] != 1:
+            from caspar.solver.ranks.devices import refuse_ranks
+
+            refuse_ranks(self._choices["devices"], method)
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -215,7 +246,7 @@ class Solver(Remade):
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        refuse_ranks(self._choices["devices"], "system")
+        self._refuse_ranks("system")
         with self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             yield opened.system
 
@@ -305,7 +336,7 @@ class Solver(Remade):
         given = Constraints(fixed, bounds)
         solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
         # None: those of rank 0, for which there is no covariance either
-        return solved if arrays is None else self._covariances.results.kept(solved)
+        return solved if arrays is None else self._results.kept(solved)
 
     def covariance(
         self,
@@ -316,7 +347,7 @@ class Solver(Remade):
         bounds: Mapping[str, Any] | None = None,
         scale_by_residual_variance: bool = False,
         gauge: str | None = None,
-    ) -> Covariance:
+    ) -> "Covariance":
         """The covariance of values, (J^T J)^-1, marginal over all other unknowns; in float64.
 
         Residuals are taken as whitened: as if each row had a variance of 1, and were linear within
@@ -343,7 +374,7 @@ class Solver(Remade):
             InputError: Arrays or instances that do not fit, or derivatives that are not finite.
             OptionError: An unknown `gauge`.
         """
-        refuse_ranks(self._choices["devices"], "covariance")
+        self._refuse_ranks("covariance")
         check_gauge(gauge)
         checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         with showing(None), self.backend.scope(), phase("computing covariances"):
@@ -363,7 +394,7 @@ class Solver(Remade):
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
         hessian: str = "auto",
-    ) -> Gradient:
+    ) -> "Gradient":
         """Derivatives of a loss function of the values by what `solve` was given, in float64.
 
         Args:

@@ -135,7 +135,7 @@ def test_nvrtc_compiles_derivatives(dtype: DType) -> None:
         pulled_kernel(traced, [one.name for one in traced.inputs]),
         pulled_kernel(pulled_kernel(traced, ["own"]), ["own", "scale"]),
     ):
-        writes = {one.name: one.access.in_kernel({}, "cuda", False) for one in derived.outputs}
+        writes = {one.name: one.access.in_kernel({}, True) for one in derived.outputs}
         source = kernel_source(derived, dtype, writes, TARGETS["cuda"])
         compile_source(source, "sm_90")
 

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.batch.generate.shape import Team
+from caspar.codegen.targets import TARGETS
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.batch.batch_cases import CASES, Case, curves, decay, near, paths, triangles
 from tests.batch.test_batch_solver import FLAT, ragged
@@ -165,11 +166,11 @@ def test_kernels_compile(name: str, precision: str, arch: str) -> None:
 
 def test_who_solves_follows_from_sizes() -> None:
     for target in ("cpu", "cuda"):
-        assert Team.usual(target, 12, 100_000, 200.0) is Team.THREAD
-        assert Team.usual(target, 13, 100_000, 200.0) is Team.WARP
-        assert Team.usual(target, 3, 1_000, 30.0) is Team.THREAD
-    assert Team.usual("cuda", 3, 1_000, 64.0) is Team.WARP
-    assert Team.usual("cpu", 3, 1_000, 64.0) is Team.THREAD
+        assert Team.usual(TARGETS[target].dialect.has_warps, 12, 100_000, 200.0) is Team.THREAD
+        assert Team.usual(TARGETS[target].dialect.has_warps, 13, 100_000, 200.0) is Team.WARP
+        assert Team.usual(TARGETS[target].dialect.has_warps, 3, 1_000, 30.0) is Team.THREAD
+    assert Team.usual(True, 3, 1_000, 64.0) is Team.WARP
+    assert Team.usual(False, 3, 1_000, 64.0) is Team.THREAD
     few, many = ragged([70, 60]), ragged([70, 50])
     solver = caspar.BatchSolver(decay, backend=HarnessBackend())
     assert "__syncwarp()" in solver.source(few[0])

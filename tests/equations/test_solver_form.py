@@ -7,6 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.codegen.targets import TARGETS
 from caspar.equations.factor_builder import SharedSums
 from caspar.equations.factor_kernels import FACTOR_ROLES, factor_kernels
 from caspar.equations.parts import NodePart
@@ -205,7 +206,7 @@ class TestForms:
     @pytest.mark.parametrize("target", ["cuda", "cpu"])
     def test_what_a_solver_makes_by_itself(self, target: str) -> None:
         factors, nodes = traced(big_small)
-        form = usual_form(factors, nodes, target)
+        form = usual_form(factors, nodes, TARGETS[target].dialect)
         recipe = make_recipe([caspar.factor(big_small)])
         made = choose_form(CpuBackend(), recipe, choose_eliminated(recipe))
         assert (form.key == made.key) is (target == "cpu")

@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 import caspar
+from caspar.codegen.targets import TARGETS
 from caspar.equations.solver_form import usual_form
 from caspar.equations.solver_kernels import kernel_specs
 from caspar.errors import OptionError
@@ -40,7 +41,7 @@ def specs_of_a_solver(target: str) -> list[KernelSpec]:
     """What a solver of the factor alone has, its landmarks eliminated."""
     traced = trace(sighting)
     nodes = {node.node.name: node.node for node in traced.nodes if node.node is not None}
-    form = usual_form([traced], list(nodes.values()), target)
+    form = usual_form([traced], list(nodes.values()), TARGETS[target].dialect)
     assert form.eliminated == ("Landmark",)
     return kernel_specs([traced], list(nodes.values()), TYPES[Precision.MIXED], form)[0]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caspar.inspect.pictures.live_ranges import LiveRange, live_ranges, pressure
+from caspar.inspect.pictures.draw_program import LiveRange, live_ranges, pressure
 from caspar.ir.dtype import DType
 from caspar.ir.text import parse_program
 from caspar.options import Precision

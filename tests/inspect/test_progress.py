@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from caspar.codegen.targets import TARGETS
-from caspar.inspect.pictures.live_ranges import pressure
+from caspar.inspect.pictures.draw_program import pressure
 from caspar.inspect.progress import CallState, Progress, ValueState
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph

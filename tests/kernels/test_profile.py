@@ -19,7 +19,7 @@ from caspar.kernels.measure.traffic import Traffic
 from caspar.options import BackendChoice
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.occupancy import Occupancy
-from caspar.runtime.usage import KernelUsage
+from caspar.runtime.nvidia.usage import KernelUsage
 from tests.harness_backend import HarnessBackend
 from tests.kernels.test_patterns import needs_compiler, use_backend
 

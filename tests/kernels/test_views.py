@@ -292,17 +292,15 @@ class TestInspect:
     def test_deterministic_is_as_of_the_kernel(self, monkeypatch: pytest.MonkeyPatch) -> None:
         asked = []
 
-        def in_kernel(
-            self: WriteAccessor, options: Options, backend: str, deterministic: bool
-        ) -> WriteAccessor:
-            asked.append((dict(options), backend, deterministic))
+        def in_kernel(self: WriteAccessor, options: Options, is_atomic: bool) -> WriteAccessor:
+            asked.append((dict(options), is_atomic))
             return self
 
         monkeypatch.setattr("caspar.memory.patterns.AddSequential.in_kernel", in_kernel)
         twice.inspect()
         twice.inspect(deterministic=True)
         write_kernel(2, deterministic=True).inspect(target="cpu")
-        assert asked == [({}, "cuda", False), ({}, "cuda", True), ({}, "cpu", True)]
+        assert asked == [({}, True), ({}, False), ({}, False)]
 
     def test_wrong_choices(self) -> None:
         with pytest.raises(OptionError, match="target='gpu': must be one of 'cuda', 'cpu'"):

@@ -14,9 +14,8 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import OP_INFO, Op
 from caspar.ir.program import Program
 from caspar.ir.text import print_graph, print_program
-from caspar.passes.scheduling.orders import OperandOrder, TraversalSpec
 from caspar.passes.scheduling.priority import Policy
-from caspar.passes.scheduling.schedule import schedule_once
+from caspar.passes.scheduling.schedule import OperandOrder, TraversalSpec, schedule_once
 from caspar.passes.scheduling.steps import Schedule, last_readers
 
 Inputs = Mapping[str, NDArray[np.float64]]

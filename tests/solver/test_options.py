@@ -13,8 +13,8 @@ import pytest
 import caspar
 from caspar.errors import BackendError, OptionError, OutOfMemoryError
 from caspar.options import SOLVER_CHOICES
-from caspar.runtime import select
 from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.nvidia import probe
 from caspar.runtime.nvidia.probe import cuda_problem
 from caspar.solver.limits import Limits
 from tests.problems import EXAMPLES, anchor
@@ -272,7 +272,7 @@ def test_cuda_without_a_device() -> None:
 
 
 def test_auto_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "cuda_problem", lambda: "there is no driver")
+    monkeypatch.setattr(probe, "cuda_problem", lambda: "there is no driver")
     assert caspar.Solver([anchor]).backend.name == "cpu"
 
 

@@ -68,11 +68,13 @@ class Team(Enum):
     WARP = "warp"
 
     @classmethod
-    def usual(cls, target: str, num_unknowns: int, num_problems: int, instances: float) -> "Team":
+    def usual(
+        cls, has_warps: bool, num_unknowns: int, num_problems: int, instances: float
+    ) -> "Team":
         """Who solves problems.
 
         Args:
-            target: For which kernels are generated, by name.
+            has_warps: Whether the target has them: see `Dialect`.
             num_unknowns: Of a problem.
             num_problems: P.
             instances: Of all factors in a problem, on average.
@@ -80,7 +82,7 @@ class Team(Enum):
         if num_unknowns > MOST_OF_THREAD:
             return cls.WARP
         is_idle = num_problems <= FEW_PROBLEMS and instances >= MANY_INSTANCES
-        return cls.WARP if target == "cuda" and is_idle else cls.THREAD
+        return cls.WARP if has_warps and is_idle else cls.THREAD
 
 
 MOST_OF_THREAD = 12

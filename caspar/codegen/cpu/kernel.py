@@ -6,7 +6,7 @@ Its text is a small part of Python, which `codegen.llvm` translates:
 * constants of the module, then one function of a parameter table and a tile;
 * assignments to names and to entries of arrays, `for` over a `range`, `while`, `if`, `return`,
   `continue`;
-* arithmetic and comparisons, and the functions of `codegen.llvm.calls`.
+* arithmetic and comparisons, and the functions in `_CALLS` of `codegen.llvm.translate`.
 
 Every result has a new name.
 """

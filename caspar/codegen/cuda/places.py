@@ -49,9 +49,9 @@ _STRETCH = (
     "const u32 is_longer = own_stretch < u32(tiles_num_longer) ? 1u : 0u;",
     "u32 last_tile = min(first_tile + u32(tiles_stretch) + is_longer, u32(tiles_end));",
 )
-"""Tiles are dealt evenly, see `memory.tiling.tile_shares`. The minimum says nothing new. Without it
-the compiler counts tiles in uniform registers, and products of 29 M observations with recomputed
-Jacobians take 4 % longer (CUDA 13.0, sm_90)."""
+"""Tiles are dealt evenly, see `memory.tiling.node_tiles.num_shares`. The minimum says nothing new.
+Without it the compiler counts tiles in uniform registers, and products of 29 M observations with
+recomputed Jacobians take 4 % longer (CUDA 13.0, sm_90)."""
 
 CHOSEN = """\
 #ifndef CASPAR_CHOSEN

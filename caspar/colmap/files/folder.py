@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.files import binary, binary_writer, text, text_writer
+from caspar.colmap.files import binary, text
 from caspar.colmap.model import NO_POINT, Cameras, Model, SensorType, num_parameters_of
 from caspar.errors import FileFormatError, InputError, OptionError
 from caspar.io.compressed import FilePath, path_text
@@ -89,40 +89,40 @@ _PARTS = {
         "cameras",
         binary.read_cameras,
         text.read_cameras,
-        binary_writer.camera_bytes,
-        text_writer.camera_text,
+        binary.camera_bytes,
+        text.camera_text,
         True,
     ),
     "images": _Part(
         "images",
         binary.read_images,
         text.read_images,
-        binary_writer.image_bytes,
-        text_writer.image_text,
+        binary.image_bytes,
+        text.image_text,
         True,
     ),
     "points": _Part(
         "points3D",
         binary.read_points,
         text.read_points,
-        binary_writer.point_bytes,
-        text_writer.point_text,
+        binary.point_bytes,
+        text.point_text,
         True,
     ),
     "rigs": _Part(
         "rigs",
         binary.read_rigs,
         text.read_rigs,
-        binary_writer.rig_bytes,
-        text_writer.rig_text,
+        binary.rig_bytes,
+        text.rig_text,
         False,
     ),
     "frames": _Part(
         "frames",
         binary.read_frames,
         text.read_frames,
-        binary_writer.frame_bytes,
-        text_writer.frame_text,
+        binary.frame_bytes,
+        text.frame_text,
         False,
     ),
 }

@@ -5,7 +5,7 @@ expressions are the same, which Python takes for an answer about numbers: one br
 without a word. So do `!=`, `in`, `list.index`, `if x`, `and`, `any`, dictionaries with symbols as
 keys, and `x.is_zero`. While a function is traced, the members of SymEngine's classes behind all of
 these are ours, and those of SymPy's, once the function converts a symbol (`replaced_members`): they
-look at who asks (`askers`). SymForce, SymEngine, SymPy and caspar get the library's own answer; the
+look at who asks (`Askers`). SymForce, SymEngine, SymPy and caspar get the library's own answer; the
 user's code, and the standard library and NumPy on its behalf, get
 
 * the answer for numbers if both sides are numbers: `sf.S(1.0) == 1` holds;
@@ -18,9 +18,13 @@ user's code may catch them and go on with one branch.
 Other threads are left alone.
 """
 
+import dis
+import os
 import threading
 from collections.abc import Callable, Set
+from enum import Enum
 from numbers import Number
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
@@ -29,8 +33,74 @@ import sympy
 from symengine.lib.symengine_wrapper import Basic, MatrixBase, RealDouble, sympify
 from symengine.lib.symengine_wrapper import Number as Literal
 
+from caspar.frontend.symbolic.lines import is_library, is_user_code
 from caspar.frontend.tracing.advice import CONDITIONS, ConditionError
-from caspar.frontend.tracing.askers import Askers, makes_key
+
+_NUMPY = f"{Path(str(np.__file__)).parent}{os.sep}"
+_ON_BEHALF = (
+    *("__eq__", "__ne__", "__contains__", "__hash__", "__str__", "__repr__", "__format__"),
+    *("<genexpr>", "<listcomp>"),
+)
+"""Functions of libraries that ask on behalf of their caller."""
+
+
+class _Asker(Enum):
+    """Whose code a frame runs."""
+
+    USER = "decides"
+    CALLER = "asks on behalf of its caller"
+    LIBRARY = "compares expressions"
+
+
+class Askers:
+    """Those of one run of the user's function.
+
+    Args:
+        own_file: Where the function is: the user's, wherever that is.
+    """
+
+    def __init__(self, own_file: str) -> None:
+        self._own_file = own_file
+        self._known: dict[tuple[str, str], _Asker] = {}
+
+    def user(self, frame: FrameType | None) -> FrameType | None:
+        """The frame of the user's code that asks; None: a library does, for itself."""
+        asker = _Asker.CALLER
+        while frame is not None:
+            asker = self._asker(frame)
+            if asker is not _Asker.CALLER:
+                break
+            frame = frame.f_back
+        return frame if asker is _Asker.USER else None
+
+    def _asker(self, frame: FrameType) -> _Asker:
+        code = frame.f_code
+        key = (code.co_filename, code.co_name)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._find_asker(frame, *key)
+        return known
+
+    def _find_asker(self, frame: FrameType, file: str, name: str) -> _Asker:
+        if file == self._own_file:
+            return _Asker.USER
+        if is_library(file):
+            is_for_caller = file.startswith(_NUMPY) or name in _ON_BEHALF
+            return _Asker.CALLER if is_for_caller else _Asker.LIBRARY
+        return _Asker.USER if is_user_code(file, frame) else _Asker.CALLER
+
+
+_MAKING_KEYS = (
+    *("BUILD_", "MAP_ADD", "SET_", "DICT_", "BINARY_", "CONTAINS_OP"),
+    *("STORE_SUBSCR", "DELETE_SUBSCR"),
+)
+"""Beginnings of the instructions that hash."""
+
+
+def makes_key(frame: FrameType) -> bool:
+    """Whether a frame makes or looks up a key itself, not in a function that it calls."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(_MAKING_KEYS)
+
 
 EQUALITY = "==, !=, in and list.index compare symbols, not numbers: one branch would be lost"
 TRUTH = (

@@ -1,15 +1,19 @@
 """The members of SymEngine's and SymPy's classes that ask a watch, while a function is traced.
 
 `Basic.__eq__`, `__bool__`, `__int__` and others are ours for a while (`questions`). Threads that
-the function starts are refused in the same way.
+the function starts are refused in the same way. Types of an extension are immutable to Python:
+their members are set by clearing the flag that says so (`Members`). Methods with underscores then
+reach the slots that C code uses (`int(x)`, `x == 1`).
 
 A comparison takes SymEngine 0.04 microseconds, here 0.12. SymPy's members are replaced from when
 the function converts a symbol to SymPy: that takes a millisecond, which other functions do not pay.
 """
 
+import ctypes
+import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -24,7 +28,73 @@ from sympy.matrices.repmatrix import RepMatrix
 
 from caspar.frontend.tracing import questions as ask
 from caspar.frontend.tracing.conditions import Watch, current_watch
-from caspar.frontend.tracing.members import Members
+
+_IMMUTABLE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE of CPython's `object.h`."""
+
+_NUM_WORDS = 40
+"""Of a type object, which has more; `tp_flags` is the 21st, or one of the next."""
+
+
+class Members:
+    """Members of types, to be installed.
+
+    Args:
+        ours: By type and name.
+    """
+
+    def __init__(self, ours: Mapping[tuple[type, str], Any]) -> None:
+        self._ours = ours
+        self._theirs = {(kind, name): vars(kind).get(name) for kind, name in ours}
+        kinds = {kind for kind, _ in ours}
+        self._flags = {kind: _flags_of(kind) for kind in kinds if kind.__flags__ & _IMMUTABLE}
+        self._num_installed = 0
+        self._renew_lock()
+        if hasattr(os, "register_at_fork"):  # Windows has no forks
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        """A fork may have happened while another thread held it."""
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """The members are there while at least one thread needs them."""
+        with self._lock:
+            self._num_installed += 1
+            if self._num_installed == 1:
+                self._set(self._ours)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_installed -= 1
+                if self._num_installed == 0:
+                    self._set(self._theirs)
+
+    def _set(self, members: Mapping[tuple[type, str], Any]) -> None:
+        """Set members; None: delete one."""
+        for (kind, name), member in members.items():
+            flags = self._flags.get(kind)
+            if flags is not None:
+                flags.value &= ~_IMMUTABLE
+            try:
+                if member is not None:
+                    setattr(kind, name, member)
+                elif name in vars(kind):
+                    delattr(kind, name)
+            finally:
+                if flags is not None:
+                    flags.value |= _IMMUTABLE
+
+
+def _flags_of(kind: type) -> ctypes.c_ulong:
+    """The flags in a type object: where in it they are depends on the build of CPython."""
+    size = ctypes.sizeof(ctypes.c_ulong)
+    cells = [ctypes.c_ulong.from_address(id(kind) + size * word) for word in range(_NUM_WORDS)]
+    (found,) = [cell for cell in cells if cell.value == kind.__flags__]
+    return found
+
 
 _Table = dict[tuple[type, str], Any]
 _OF_THREAD = threading.local()

@@ -13,6 +13,7 @@ from typing import Any
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import shared_backend
 from caspar.arrays.shared_indices import SharedIndices
+from caspar.codegen.targets import TARGETS
 from caspar.errors import InputError
 from caspar.frontend.kernels.trace import KernelInput, KernelOutput, TracedKernel
 from caspar.ir.dtype import DType
@@ -242,11 +243,11 @@ class _Planner:
         self, inputs: Sequence[CallArgument], outputs: Sequence[CallArgument], count: int
     ) -> CallPlan:
         backend, dtype, options = self._backend, self._reader.dtype, self._options
-        target = backend.traits.target
-        accesses = zip(self._traced.outputs, outputs, strict=True)
+        dialect = TARGETS[backend.traits.target].dialect
+        is_atomic = dialect.sums_are_atomic(options.deterministic)
         writes = {
-            one.name: one.access.in_kernel(given.options, target, options.deterministic)
-            for one, given in accesses
+            one.name: one.access.in_kernel(given.options, is_atomic)
+            for one, given in zip(self._traced.outputs, outputs, strict=True)
         }
         kernel = self._cache.kernel(self._traced, backend, dtype, writes, options.block_size)
         kit = _Kit(backend, count, kernel.block_size)

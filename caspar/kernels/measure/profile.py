@@ -26,7 +26,7 @@ from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan
 from caspar.kernels.measure.traffic import Traffic, item_bytes, item_traffic
 from caspar.runtime.backend import Backend
-from caspar.runtime.usage import KernelUsage
+from caspar.runtime.nvidia.usage import KernelUsage
 
 RUNS = 20
 """Samples by default; each is the mean over runs that take a millisecond together."""

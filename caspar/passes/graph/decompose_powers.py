@@ -4,9 +4,12 @@ Before: POW with literal exponents, SQRT, RSQRT, CBRT, RCBRT, RCP, nested or not
 them. After: each base's powers share products and roots (`power_plans`); DIV by a power is a
 product with the negative power, so 1/sqrt(x) is RSQRT(x); POW is left where nothing is cheaper,
 and for exponents that are no simple fractions. a/x with a plain x is left to `share_reciprocals`,
-but beside another negative power of x it is a product with x^-1.
+but beside another negative power of x it is a product with x^-1. Some rewrites are right only away
+from zero: `signs` knows where a value is, without evaluating anything.
 """
 
+from collections.abc import Sequence
+from enum import IntEnum
 from fractions import Fraction
 
 from caspar.ir.builder import GraphBuilder
@@ -14,8 +17,55 @@ from caspar.ir.graph import Call, Graph
 from caspar.ir.ops import Op
 from caspar.passes.cost import OpCosts
 from caspar.passes.graph.power_plans import PowerStep, is_combined, plan_powers, rational_exponent
-from caspar.passes.graph.ranges import Sign, signs
 from caspar.passes.graph.rewrite import rebuild
+
+
+class Sign(IntEnum):
+    """A lower bound; greater means more is known."""
+
+    UNKNOWN = 0
+    NONNEGATIVE = 1
+    POSITIVE = 2
+
+
+def signs(graph: Graph) -> list[Sign]:
+    """What is known about each value. NaN is not excluded by any of it."""
+    known = [Sign.UNKNOWN] * graph.num_values
+    for call in graph.calls:
+        if len(call.outputs) == 1:
+            known[call.outputs[0]] = _sign(call, [known[value] for value in call.operands])
+    return known
+
+
+def _sign(call: Call, operands: Sequence[Sign]) -> Sign:
+    if call.op is Op.CONST:
+        return _sign_of_literal(call.data)
+    if call.op is Op.SUM:
+        # one positive term among nonnegative ones
+        return Sign.UNKNOWN if min(operands) is Sign.UNKNOWN else max(operands)
+    if call.op is Op.PROD:
+        # a product of positive numbers can underflow to zero
+        squares = all(call.operands.count(value) % 2 == 0 for value in call.operands)
+        nonnegative = squares or min(operands) is not Sign.UNKNOWN
+        return Sign.NONNEGATIVE if nonnegative else Sign.UNKNOWN
+    if call.op is Op.MAX:
+        return max(operands)
+    if call.op in (Op.MIN, Op.SELECT):
+        return min(operands[-2:])
+    if call.op is Op.SQRT:
+        return operands[0]
+    if call.op in (Op.ABS, Op.EXP):
+        # exp underflows to zero
+        return max(operands[0], Sign.NONNEGATIVE) if call.op is Op.ABS else Sign.NONNEGATIVE
+    return Sign.UNKNOWN
+
+
+def _sign_of_literal(number: object) -> Sign:
+    assert isinstance(number, float)
+    if number > 0.0:
+        return Sign.POSITIVE
+    return Sign.NONNEGATIVE if number == 0.0 else Sign.UNKNOWN
+
 
 _EXPONENTS = {
     Op.SQRT: Fraction(1, 2),

@@ -39,7 +39,6 @@ from caspar.runtime.cpu.launch import (
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
-    load_direct_solver,
 )
 from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
@@ -135,17 +134,17 @@ class CpuBackend(CpuIndexing):
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""
-        solver = load_direct_solver("cpu.direct", "LapackCholesky")
-        factorization: DenseFactorization = solver(size, outcome)
-        return factorization
+        from caspar.runtime.cpu.direct import LapackCholesky
+
+        return LapackCholesky(size, outcome)
 
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> SparseFactorization:
         """L D L^T by RSLAB, or by QDLDL if the factor has few operations an entry."""
-        chosen = load_direct_solver("cpu.supernodal", "sparse_factorization")
-        factorization: SparseFactorization = chosen(indptr, indices, size, outcome)
-        return factorization
+        from caspar.runtime.cpu.supernodal import sparse_factorization
+
+        return sparse_factorization(indptr, indices, size, outcome)
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A call that runs launches in order."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from threading import Lock
 
 from caspar.codegen import llvm
-from caspar.codegen.llvm.translate import llvm_module
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, CompileError
 from caspar.runtime.cpu.machine_code import compile_code, load_code
@@ -60,6 +59,8 @@ def _load_or_compile(digest: str, name: str, text: str) -> int:
 
 
 def _compiled(digest: str, name: str, text: str) -> list[int]:
+    from caspar.codegen.llvm.translate import llvm_module
+
     try:
         return compile_code(digest, ["kernel"], llvm_module(text, "kernel"))
     except CompileError as error:

@@ -34,11 +34,10 @@ from caspar.runtime.cuda.structure.indexing import CudaIndexing
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
-    load_direct_solver,
 )
+from caspar.runtime.nvidia.usage import KernelUsage
 from caspar.runtime.parameters import bound_blocks, parameter_values
 from caspar.runtime.traits import CUDA_TRAITS
-from caspar.runtime.usage import KernelUsage
 
 WAVES_THAT_PAY = 2
 """Of blocks, above which better options for a kernel of node tiles are looked for: its launches
@@ -122,17 +121,17 @@ class CudaBackend(CudaIndexing):
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
-        solver = load_direct_solver("cuda.direct.dense", "CusolverCholesky")
-        factorization: DenseFactorization = solver(size, outcome)
-        return factorization
+        from caspar.runtime.cuda.direct.dense import CusolverCholesky
+
+        return CusolverCholesky(size, outcome)
 
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> SparseFactorization:
         """L D L^T by cuDSS."""
-        solver = load_direct_solver("cuda.direct.cudss", "CudssFactorization")
-        factorization: SparseFactorization = solver(indptr, indices, size, outcome)
-        return factorization
+        from caspar.runtime.cuda.direct.cudss import CudssFactorization
+
+        return CudssFactorization(indptr, indices, size, outcome)
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A call that enqueues launches in order on the caller's current stream."""

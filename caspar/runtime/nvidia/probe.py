@@ -7,12 +7,12 @@ only where a device is, since that takes half a second. Once for each process.
 
 import ctypes
 import importlib
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from caspar.runtime.nvidia.cupy_cache import import_cupy
+from caspar.runtime.select import load_cuda_driver
 
 OLDEST_CUDA = 12_000
 """CUDA version a driver must know, as drivers write it: 1000 * major + 10 * minor."""
@@ -89,7 +89,7 @@ class CupyState:
 @cache
 def find_driver() -> CudaDriver | None:
     """The driver and its devices; None where there is no driver."""
-    library = _load_driver()
+    library = load_cuda_driver()
     if library is None:
         return None
     version = ctypes.c_int(0)
@@ -218,14 +218,6 @@ def _compiler_problem(nvrtc_major: int, capability: tuple[int, int]) -> str | No
         f"CUDA {nvrtc_major} compiles for compute capability {_dotted(CUDA_13_CAPABILITY)} and "
         f"newer, and the device has {_dotted(capability)}"
     )
-
-
-def _load_driver() -> Any:
-    """The driver's library; None where it is not installed."""
-    try:
-        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return None
 
 
 def _error_text(library: Any, code: int) -> str:

@@ -7,6 +7,7 @@ again where counts have other types eliminated.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from caspar.codegen.targets import TARGETS
 from caspar.equations.solver_form import (
     MAX_ELIMINATED_DIM,
     SolverForm,
@@ -20,6 +21,7 @@ from caspar.errors import UnsuitedError
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
+from caspar.memory.dialect import Dialect
 from caspar.options import (
     JacobianChoice,
     LinearSolverChoice,
@@ -129,12 +131,16 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
     return solver_form(
         recipe.factors,
         eliminated,
-        usual_sums(backend.traits.target, deterministic=recipe.deterministic),
+        usual_sums(_dialect(backend), deterministic=recipe.deterministic),
         _choose_storage(backend, recipe, eliminated),
         recipe.inner_iterations,
         recipe.masked,
         recipe.bounded,
     )
+
+
+def _dialect(backend: Backend) -> Dialect:
+    return TARGETS[backend.traits.target].dialect
 
 
 def _choose_storage(
@@ -147,7 +153,7 @@ def _choose_storage(
     if not backend.traits.prices_are_known or recipe.is_far_from_zero:
         return JacobianStorage.STORED
     if recipe.linear_solver is LinearSolverChoice.AUTO:
-        usual = usual_storage(recipe.factors, eliminated, backend.traits.target)
+        usual = usual_storage(recipe.factors, eliminated, _dialect(backend))
         if usual.is_stored:
             return usual
     pays = recomputing_pays(recipe.factors, TYPES[recipe.precision], backend)

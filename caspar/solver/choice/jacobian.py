@@ -13,7 +13,6 @@ from caspar.equations.factor_kernels import jacobian_kernel
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.frontend.precision import Types
 from caspar.frontend.size_refusal import naming_owners
-from caspar.passes.price import graph_price
 from caspar.runtime.backend import Backend
 
 
@@ -53,6 +52,8 @@ def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> Jacobi
     dtype = types.storage
 
     def find() -> JacobianPrice:
+        from caspar.passes.price import graph_price
+
         with naming_owners([factor], []):
             spec = jacobian_kernel(factor, types)
         num_entries = sum(arg.dim for arg in spec.args if arg.name == "jacobian")

@@ -22,7 +22,9 @@ from caspar.runtime.arrays import HOST, as_library, location, to_numpy
 from caspar.runtime.backend import Backend
 from caspar.solver.input.given_parts import GivenParts
 from caspar.solver.input.problem import Problem
-from caspar.solver.result.fitted import StandardErrors, fields_text
+from caspar.solver.result.fitted import MOST_FITTED, StandardErrors, fields_text
+from caspar.solver.result.in_parts import num_numbers
+from caspar.solver.result.result import SolveResult
 
 WIDTH = 100
 """Columns of the text form."""
@@ -256,8 +258,10 @@ class Covariance:
         return texts
 
 
-def standard_errors_of(found: Covariance) -> StandardErrors:
-    """As the report of the result shows them."""
+def note_standard_errors(result: SolveResult, found: Covariance) -> None:
+    """Let the report of a small result show the standard errors of a covariance."""
+    if sum(map(num_numbers, result.values.values())) > MOST_FITTED:
+        return
     errors = {}
     for name, numbers in found.instances.items():
         known = to_numpy(found.standard_errors(name))
@@ -267,7 +271,7 @@ def standard_errors_of(found: Covariance) -> StandardErrors:
     tangent = {name: info.tangent for name, info in found._info.items()}
     num_free = found.num_unknowns - found.rank
     free = f" {_count(num_free, 'direction is', 'directions are')} free." if num_free > 0 else ""
-    return StandardErrors(errors, tangent, f"{found._scale_text()}{free}")
+    result.note_standard_errors(StandardErrors(errors, tangent, f"{found._scale_text()}{free}"))
 
 
 def giver(backend: Backend, given: Any) -> Callable[[Array], Any]:

@@ -16,7 +16,12 @@ from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
-from caspar.solver.covariance.covariance import Covariance, giver, node_infos
+from caspar.solver.covariance.covariance import (
+    Covariance,
+    giver,
+    node_infos,
+    note_standard_errors,
+)
 from caspar.solver.covariance.free_directions import find_free_directions
 from caspar.solver.covariance.inverses.choice import choose_inverse
 from caspar.solver.covariance.jacobians import (
@@ -27,12 +32,9 @@ from caspar.solver.covariance.jacobians import (
 from caspar.solver.covariance.marginals import Marginals
 from caspar.solver.covariance.normal_matrix import Linearized
 from caspar.solver.covariance.request import requested_instances
-from caspar.solver.covariance.solved import Solved, SolvedResults, tell
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
-
-__all__ = ["Covariance", "Covariances"]
-"""`Covariance` too: whoever asks needs both."""
+from caspar.solver.result.solved import Solved, SolvedResults
 
 
 class Covariances:
@@ -41,16 +43,14 @@ class Covariances:
     Args:
         backend: Where the solver runs.
         recipe: Its factors and node types; its precision and linear solver do not matter.
-
-    Attributes:
         results: What it has solved.
     """
 
-    def __init__(self, backend: Backend, recipe: Recipe) -> None:
+    def __init__(self, backend: Backend, recipe: Recipe, results: SolvedResults) -> None:
         self._backend = backend
         self._recipe = recipe
         self._kernels = DerivativeKernels(backend)
-        self.results = SolvedResults()
+        self._results = results
 
     def estimate(
         self,
@@ -62,7 +62,7 @@ class Covariances:
         allows_free: bool,
     ) -> Covariance:
         """See `Solver.covariance`."""
-        arrays, constraints, result = self.results.origin(solved, constraints)
+        arrays, constraints, result = self._results.origin(solved, constraints)
         found = self._estimate(
             arrays,
             blocks,
@@ -71,7 +71,7 @@ class Covariances:
             allows_free=allows_free,
         )
         if result is not None:
-            tell(result, found)
+            note_standard_errors(result, found)
         return found
 
     def _estimate(

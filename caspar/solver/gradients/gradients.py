@@ -13,7 +13,7 @@ from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
-from caspar.solver.covariance.estimate import Covariance, Covariances, without_active
+from caspar.solver.covariance.estimate import without_active
 from caspar.solver.gradients.adjoint import Adjoint
 from caspar.solver.gradients.gradient import Gradient
 from caspar.solver.gradients.inputs import Cotangents, given_back, shaped
@@ -22,9 +22,6 @@ from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 from caspar.solver.result.given import Given
 from caspar.solver.result.result import SolveResult
-
-__all__ = ["Covariance", "Covariances", "Gradient", "Gradients"]
-"""Covariances too: both are what a solver derives from its values."""
 
 OF_A_COPY = (
     "this result is a copy or comes from a pickle, which does not hold the arrays that a gradient "

@@ -7,7 +7,7 @@ or NaN. Cost tier: the analysis once for a structure, the rest once for a gradie
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from scipy.sparse import csc_matrix
 
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.runtime.factorization import load_direct_solver
+from caspar.runtime.cpu.direct import QdldlFactorization
 from caspar.solver.gradients.pattern import Integers, Unknowns, pattern_of
 
 Floats = NDArray[np.float64]
@@ -88,9 +88,7 @@ class SparseSystem:
             None if len(instance) == 0 else (backend.upload(instance), backend.upload(entry))
             for instance, entry in pattern.doubled
         ]
-        self._factorization: Any = load_direct_solver("cpu.direct", "QdldlFactorization")(
-            pattern.indptr, pattern.indices, pattern.size
-        )
+        self._factorization = QdldlFactorization(pattern.indptr, pattern.indices, pattern.size)
 
     def solve(
         self, parts: Sequence[Array], rhs: Mapping[str, Array], moving: Mapping[str, Array]

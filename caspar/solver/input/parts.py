@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from typing_extensions import assert_never
 
 from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names
@@ -248,10 +249,13 @@ def _by_instance(
                 found[(name,)] = array, INDEX, ()
             case ArgumentKind.CONST_SEQUENTIAL:
                 found[(name,)] = array, argument.storage_dim, argument.matrix_shape
-            case ArgumentKind.CONST_INDEXED if isinstance(array, Mapping):
-                found[(name, "index")] = array.get("index"), INDEX, ()
-            case _:
+            case ArgumentKind.CONST_INDEXED:
+                if isinstance(array, Mapping):
+                    found[(name, "index")] = array.get("index"), INDEX, ()
+            case ArgumentKind.NODE_UNIQUE | ArgumentKind.NODE_PAIR | ArgumentKind.CONST_UNIQUE:
                 pass
+            case other:
+                assert_never(other)
     for name in term_names(factor):
         if name in given and not is_number(given[name]):
             found[(name,)] = given[name], 1, ()

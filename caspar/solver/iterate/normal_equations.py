@@ -30,7 +30,6 @@ from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
-from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
@@ -129,6 +128,8 @@ class NormalEquations:
 
     def memory_table(self) -> str:
         """What the plan and the linear solver hold."""
+        from caspar.solver.plan.memory_table import memory_table
+
         held = "matrix, without its factor" if self.solvers.current.is_direct else "preconditioner"
         part = f"{self.solvers.current.name}: {held}"
         return memory_table(self.plan, part, self.solvers.num_bytes)

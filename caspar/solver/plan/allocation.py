@@ -135,6 +135,6 @@ def _fitting(demand: Demand, free: int | None, number: int | None, backend: Back
             f"More devices do not help: nodes that remain take {bytes_text(demand.on_all_bytes)} "
             "on each."
         )
-    if backend.traits.target == "cpu":
+    if backend.traits.members_share_memory:
         return f"It fits on {number} machines with as much memory."
     return f"It fits on {number} such devices with as much memory left."

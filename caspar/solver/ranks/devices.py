@@ -52,9 +52,8 @@ class RankDevices:
             if found is not None:
                 found[0].close()
             self._num_groups += 1
-            number, is_cuda = self._num_groups, self.member.traits.target == "cuda"
-            meeting = None
-            if is_cuda:
+            number, meeting = self._num_groups, None
+            if self.member.traits.adds_up_by_nccl:
                 is_leader = self.is_leader
                 meeting = self.peers.exchange(lambda: nccl_meeting() if is_leader else None)[0]
             # ranks without a part have one by themselves, so that all know whether it failed

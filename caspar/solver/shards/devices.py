@@ -80,8 +80,8 @@ def chosen_devices(given: Any, backend: Any) -> tuple[Backend, Devices | None]:
             "backend='auto', 'cuda' or 'cpu'"
         )
     selected = select_backend(choice(BackendChoice, "backend", backend))
-    is_cuda = selected.traits.target == "cuda"
-    found = _on_cuda(given, numbers) if is_cuda else _on_processor(numbers)
+    by_nccl = selected.traits.adds_up_by_nccl
+    found = _on_cuda(given, numbers) if by_nccl else _on_processor(numbers)
     return (selected, None) if found is None else (found.first, found)
 
 

@@ -28,8 +28,9 @@ from caspar.solver.system.launches import NOTHING, Binder
 class Leaves(Enum):
     """What a phase leaves in arrays of the node types that remain.
 
-    LINEARIZED: linearised factors; SCALED: what is made of their scaled Jacobians after that.
-    REDUCED: what eliminated nodes leave of gradients and blocks, on top of the system's own.
+    LINEARIZED: gradients and diagonals of the linearised factors. BLOCKS: their diagonal blocks, of
+    scaled Jacobians if the plan scales them. REDUCED: what eliminated nodes leave of gradients and
+    blocks, on top of the system's own. PRODUCT: the product of a PCG iteration.
     """
 
     LINEARIZED = "linearized", (NodePart.DIAGONAL, NodePart.GRADIENT)

@@ -157,7 +157,7 @@ def test_no_kernel_of_an_example_spills(
     found = vars(importlib.import_module(module)).values()
     traced = [trace(entry) for entry in found if isinstance(entry, Factor)]
     nodes = {node.name: node for factor in traced for node in _node_types(factor)}
-    form = usual_form(traced, list(nodes.values()), "cuda")
+    form = usual_form(traced, list(nodes.values()), TARGETS["cuda"].dialect)
     specs = kernel_specs(traced, list(nodes.values()), TYPES[Precision.MIXED], form)[0]
     sources = {
         name: source

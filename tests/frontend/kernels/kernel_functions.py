@@ -58,7 +58,7 @@ def traced(function: Callable[..., Any], **local_names: Any) -> TracedKernel:
 
 def own_writes(kernel: TracedKernel) -> dict[str, WriteAccessor]:
     """What the kernel itself writes."""
-    return {one.name: one.access.in_kernel({}, "cpu", True) for one in kernel.outputs}
+    return {one.name: one.access.in_kernel({}, False) for one in kernel.outputs}
 
 
 def plain_writes(kernel: TracedKernel) -> dict[str, WriteAccessor]:

@@ -12,8 +12,7 @@ import pytest
 import symforce.symbolic as sf
 from symforce.values import Values
 
-from caspar.frontend.symbolic.lines import MAX_TEXT
-from caspar.frontend.symbolic.statements import statement
+from caspar.frontend.symbolic.lines import MAX_TEXT, statement
 from tests.frontend.symbolic.line_origins import UNTRACED, lines_of, origins, square
 
 pytestmark = UNTRACED

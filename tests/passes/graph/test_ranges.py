@@ -6,7 +6,7 @@ import pytest
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.ops import Op
-from caspar.passes.graph.ranges import Sign, signs
+from caspar.passes.graph.decompose_powers import Sign, signs
 from tests.passes.checking import graph_of
 
 Write = Callable[[GraphBuilder, int, int], int]

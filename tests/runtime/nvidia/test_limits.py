@@ -38,7 +38,7 @@ def spread_in_runs(x: V3In) -> tuple[Spread, Annotated[sf.V3, caspar.WriteBlockS
 
 
 def source_of(kernel: Kernel, dtype: DType = DType.FLOAT64) -> KernelSource:
-    writes = {one.name: one.access.in_kernel({}, "cuda", False) for one in kernel.traced.outputs}
+    writes = {one.name: one.access.in_kernel({}, True) for one in kernel.traced.outputs}
     return kernel_source(kernel.traced, dtype, writes, TARGETS["cuda"])
 
 

@@ -40,9 +40,9 @@ class AddSharedSum(AddSharedPartials):
         """One for each index."""
         return int(options["index"].shape[0])
 
-    def in_kernel(self, options: Options, backend: str, deterministic: bool) -> WriteAccessor:
-        """Atomics, or partials of tiles where the order of sums must not change."""
-        if deterministic or backend == "cpu":
+    def in_kernel(self, options: Options, is_atomic: bool) -> WriteAccessor:
+        """Atomics, or partials of tiles that are summed in order."""
+        if not is_atomic:
             return AddSharedPartials()
         return AddSharedRuns() if "prepared" in options else AddSharedPeers()
 

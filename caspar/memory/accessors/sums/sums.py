@@ -35,7 +35,7 @@ class WriteSum(AddSumPartials):
         """One."""
         return 1
 
-    def in_kernel(self, options: Options, backend: str, deterministic: bool) -> WriteAccessor:
+    def in_kernel(self, options: Options, is_atomic: bool) -> WriteAccessor:
         """Sums of tiles."""
         return AddSumPartials()
 

@@ -14,7 +14,7 @@ from caspar.runtime.nvidia.limits import compile_refusal, first_that_fits, load_
 from caspar.runtime.nvidia.machine_code import Choice, keep_choice, kept_choice
 from caspar.runtime.nvidia.nvrtc import KernelResources
 from caspar.runtime.nvidia.resident_search import size_question
-from caspar.runtime.usage import KernelUsage, kernel_usage
+from caspar.runtime.nvidia.usage import KernelUsage, kernel_usage
 
 _ANY_SIZE = "any block size"
 

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.sparse import coo_matrix
 
 from caspar.memory.array import Array
-from caspar.runtime.factorization import load_direct_solver
+from caspar.runtime.cpu.direct import QdldlFactorization, on_one_thread
 from caspar.solver.covariance.inverses.null_space import SHIFT, null_space, pinned_unknowns
 from caspar.solver.covariance.inverses.reduced_inverse import (
     FloatArray,
@@ -39,9 +39,7 @@ def sparse_inverse(normal: NormalMatrix, pattern: Pattern) -> ReducedInverse:
     upper = coo_matrix((entries, (row[kept], column[kept])), shape=(size, size)).tocsc()
     upper.sort_indices()
     diagonal = upper.indptr[1:] - 1
-    factorization = load_direct_solver("cpu.direct", "QdldlFactorization")(
-        upper.indptr, upper.indices, size
-    )
+    factorization = QdldlFactorization(upper.indptr, upper.indices, size)
 
     def factorize(added: FloatArray | float) -> None:
         factorization.values[...] = upper.data
@@ -57,7 +55,6 @@ def sparse_inverse(normal: NormalMatrix, pattern: Pattern) -> ReducedInverse:
     symmetric = upper + upper.T
     symmetric.setdiag(upper.diagonal())
     # threads of BLAS that wait for each other make work on small blocks up to 100 times slower
-    on_one_thread = load_direct_solver("cpu.direct", "on_one_thread")
     found = []
     factorize(SHIFT)
     on_one_thread(lambda: found.append(null_space(lambda x: symmetric @ x, solve, size)))

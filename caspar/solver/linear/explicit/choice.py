@@ -45,7 +45,8 @@ class Choice:
     remarks: tuple[str, ...] = ()
 
 
-_BY_NAME = {
+_BY_NAME: dict[LinearSolverChoice, Method | None] = {
+    LinearSolverChoice.AUTO: None,
     LinearSolverChoice.PCG: Method.GRADIENTS,
     LinearSolverChoice.SCHUR_PCG: Method.GRADIENTS,
     LinearSolverChoice.SCHUR_DENSE: Method.DENSE,
@@ -53,6 +54,7 @@ _BY_NAME = {
     LinearSolverChoice.SPARSE: Method.SPARSE,
     LinearSolverChoice.QR: Method.ORTHOGONAL,
 }
+"""None: sizes and costs decide."""
 
 
 def where_full(chosen: Method, size: int, num_entries: int, limits: Limits) -> Method:
@@ -72,8 +74,9 @@ def where_full(chosen: Method, size: int, num_entries: int, limits: Limits) -> M
 
 def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     """What the user chose, or what suits the sizes."""
-    if choice in _BY_NAME:
-        return Choice(_BY_NAME[choice])
+    chosen = _BY_NAME[choice]
+    if chosen is not None:
+        return Choice(chosen)
     limits, size = plan.limits, reduced_size(plan)
     is_eliminated = len(plan.eliminated) > 0
     if is_eliminated and not plan.is_chained and size > limits.max_matrix_quick_pcg:

@@ -13,7 +13,6 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import row_scalars
-from caspar.runtime.factorization import load_direct_solver
 from caspar.solver.linear.explicit.explicit_kernels import HELD_SCALE
 from caspar.solver.linear.explicit.matrix import Entries, scalar_numbers
 from caspar.solver.linear.explicit.pair_kernels import ROWS
@@ -198,7 +197,9 @@ class OrthogonalSolver:
         firsts = accumulate(counts, initial=0)
         rows = [self._rows(*one) for one in zip(plan.factors, firsts, strict=False)]
         self._factors: list[_FactorRows] = rows
-        self._qr: Any = load_direct_solver("cpu.direct", "LapackQr")(self._num_rows, size)
+        from caspar.runtime.cpu.direct import LapackQr
+
+        self._qr = LapackQr(self._num_rows, size)
         self._damping = plan.scalar("damping")
         self.num_bytes = system.num_bytes + self._qr.num_bytes
         self.num_bytes += sum(int(one.data.nbytes) + 2 * one.places.nbytes for one in rows)
@@ -256,7 +257,7 @@ class OrthogonalSolver:
         least = float(np.finfo(np.float64).eps) ** 0.25
         trusted = squares[pivots >= least * pivots.max(initial=0.0)]
         shares = (self._qr.matrix @ self._qr.rhs) * solution * self._qr.lengths
-        moved = (np.abs(self._qr.null_space()) > SHOWN).any(axis=0)
+        moved = np.any(np.abs(self._qr.null_space()) > SHOWN, axis=0)
         return Promises(
             float(squares.sum()),
             float(trusted.sum()),

@@ -1,7 +1,7 @@
 """Results of a solver, so that a covariance can be asked for by one.
 
 Input: the result of each solve, arrays of a covariance. Output: arrays and constraints of the
-solve; and small results learn standard errors, which they print. Results are kept weakly.
+solve. Results are kept weakly.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from caspar.errors import InputError
-from caspar.solver.covariance.covariance import Covariance, standard_errors_of
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.result.fitted import MOST_FITTED
-from caspar.solver.result.in_parts import num_numbers
 from caspar.solver.result.result import SolveResult
 
 Solved = SolveResult | Mapping[str, Any]
@@ -72,9 +69,3 @@ class SolvedResults:
             if values and all(arrays.get(name) is rows for name, rows in values.items()):
                 return result
         return None
-
-
-def tell(result: SolveResult, found: Covariance) -> None:
-    """Let the report of a small result show the standard errors of a covariance."""
-    if sum(map(num_numbers, result.values.values())) <= MOST_FITTED:
-        result.note_standard_errors(standard_errors_of(found))
