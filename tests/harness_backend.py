@@ -99,6 +99,7 @@ class HarnessLoop:
     """A loop as one kernel, in a grid of one block: blocks run one after another here."""
 
     plan: LoopPlan
+    scalars: Array
     module: CudaModule
     check_races: bool
     schedule: Schedule
@@ -107,7 +108,7 @@ class HarnessLoop:
     def run(self, max_runs: int) -> None:
         """Run to the end."""
         source, state = self.plan.source, np.zeros(1, np.int32)
-        values = (max_runs, self.plan.state, state, *self.plan.values)
+        values = (max_runs, self.scalars, state, *self.plan.values)
         self.module.launch(
             source.name,
             1,
@@ -223,22 +224,20 @@ class HarnessBackend(CpuBackend):
         """Put launches in a row."""
         return HarnessSequence(tuple(_own(launches)))
 
-    def loop(
-        self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array | None = None
-    ) -> Loop:
+    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array) -> Loop:
         """One kernel, of the text that runs on a device."""
         own = [_own(phase) for phase in phases]
         plan = plan_loop(
             [[bound(launch) for launch in phase] for phase in own],
             flag,
-            flag if scalars is None else scalars,
+            scalars,
             lambda array: int(array.ctypes.data),
             roomy_blocks=self._roomy_blocks,
         )
         option = ONE_BLOCK_LOOP_OPTION.removeprefix("-D")
         module = compile_cuda(plan.source.text, defines={option: "1"})
         check_races = all(launch.check_races for phase in own for launch in phase)
-        return HarnessLoop(plan, module, check_races, self._schedule)
+        return HarnessLoop(plan, scalars, module, check_races, self._schedule)
 
     @property
     def num_multiprocessors(self) -> int:

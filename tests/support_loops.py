@@ -134,10 +134,10 @@ class Conjugate:
     memory: Mapping[str, Any]
     expected: NDArray[np.float64]
 
-    def loop(self, backend: Any, *, shared: bool, **more: Any) -> Any:
-        """A loop; `shared`: it knows all scalars, so that every block may have a copy."""
-        scalars = self.memory["scalars"] if shared else None
-        return backend.loop(self.phases, self.flag, scalars, **more)
+    def loop(self, backend: Any, phases: Any = None, **more: Any) -> Any:
+        """A loop of all phases, or of others."""
+        phases = self.phases if phases is None else phases
+        return backend.loop(phases, self.flag, self.memory["scalars"], **more)
 
     @property
     def launches(self) -> list[Launch]:

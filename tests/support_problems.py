@@ -32,7 +32,6 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.terms import with_loss, with_terms
 from caspar.frontend.factors.trace import NodeType, TracedFactor, trace
 from caspar.frontend.precision import TYPES
-from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.nodes.node_sums import AddOwnNode, WriteOwnNode
@@ -356,8 +355,3 @@ def _num_rows(arg: ArgSpec, items: int, count: int, num_objects: int) -> int:
     if arg.read is None or isinstance(arg.read, SumOverNode | SpreadOverNode):
         return 0
     return 1 if isinstance(arg.read, ReadUnique) else items
-
-
-def computing_type(spec: KernelSpec) -> DType:
-    """Type a kernel computes in."""
-    return spec.graph.dtype

@@ -310,22 +310,21 @@ class Executor(Protocol):
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
 
-    def loop(
-        self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array | None = None
-    ) -> Loop:
+    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array) -> Loop:
         """Repeat launches, on CUDA without the host: as one kernel.
 
         Args:
             phases: Launches that run at the same time, or in any order: what one writes, no other
-                of its phase may touch, except the flag that is a guard of others. One that sets
-                the flag stands last in its phase. Several blocks have the same size in all
-                launches, for which their kernels were loaded.
+                of its phase may touch. One that sets the flag makes it of sums, and has a phase of
+                its own. Several blocks have the same size in all launches, for which their kernels
+                were loaded.
             flag: (1,) float64 on the device; the launches set it.
-            scalars: (n,) float64, the flag among them: what launches of one block make of sums, and
-                others read. None: the flag alone.
+            scalars: (n,) float64, the flag among them: what launches of one block, which write
+                nothing else, make of sums, and others read.
 
         Raises:
-            ValueError: No launches, or blocks of several sizes.
+            ValueError: No launches, blocks of several sizes, or a launch that writes scalars and
+                something else.
             ResourceError: The device has too little for all of them in one kernel.
         """
 

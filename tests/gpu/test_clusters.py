@@ -44,7 +44,7 @@ def test_a_cluster_does_what_a_grid_does(monkeypatch: pytest.MonkeyPatch, backen
         for first in (cuda_loop.FIRST_WITH_CLUSTERS, 1000):
             monkeypatch.setattr(cuda_loop, "FIRST_WITH_CLUSTERS", first)
             problem = conjugate(backend, *SIZES)
-            loop = problem.loop(backend, shared=True, fused=False)
+            loop = problem.loop(backend, fused=False)
             (vectors,) = (one for one in loop.launches if one.bound.source.name == LOOP_NAME)
             assert vectors.call[1] > 1
             assert vectors.is_cooperative == (first == 1000)

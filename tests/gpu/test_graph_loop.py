@@ -41,7 +41,7 @@ def backend() -> Any:
 
 def loop_of(backend: Any, problem: Conjugate) -> Any:
     """What it is said to be: no remark is made where the device repeats."""
-    loop = backend.loop(problem.phases, problem.flag, fused=False)
+    loop = problem.loop(backend, fused=False)
     assert isinstance(loop, SequenceLoop) == (loop.remarks != ())
     return loop
 

@@ -31,21 +31,20 @@ def cuda_backend() -> Any:
 
 
 def state_after(
-    backend: Any, sizes: tuple[int, int, int], runs: int, *, fused: bool, shared: bool
+    backend: Any, sizes: tuple[int, int, int], runs: int, *, fused: bool
 ) -> dict[str, NDArray[np.float64]]:
     problem = conjugate(backend, *sizes)
-    problem.loop(backend, shared=shared, fused=fused).run(runs)
+    problem.loop(backend, fused=fused).run(runs)
     return problem.state(backend)
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_one_kernel_does_what_many_do(sizes: tuple[int, int, int], shared: bool) -> None:
+def test_one_kernel_does_what_many_do(sizes: tuple[int, int, int]) -> None:
     """But for rounding: kernels of one block have more threads when they run alone."""
     backend = cuda_backend()
     with backend.scope():
-        one = state_after(backend, sizes, SOME_RUNS, fused=True, shared=shared)
-        again = state_after(backend, sizes, SOME_RUNS, fused=True, shared=shared)
+        one = state_after(backend, sizes, SOME_RUNS, fused=True)
+        again = state_after(backend, sizes, SOME_RUNS, fused=True)
         problem = conjugate(backend, *sizes)
         for _ in range(SOME_RUNS):
             backend.sequence(problem.launches).run()
@@ -56,16 +55,13 @@ def test_one_kernel_does_what_many_do(sizes: tuple[int, int, int], shared: bool)
             np.testing.assert_allclose(values, many[name], rtol=1e-11, atol=1e-11 * scale)
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_conjugate_gradients_reach_the_solution(
-    sizes: tuple[int, int, int], fused: bool, shared: bool
-) -> None:
+def test_conjugate_gradients_reach_the_solution(sizes: tuple[int, int, int], fused: bool) -> None:
     backend = cuda_backend()
     with backend.scope():
         problem = conjugate(backend, *sizes)
-        problem.loop(backend, shared=shared, fused=fused).run(MANY_RUNS)
+        problem.loop(backend, fused=fused).run(MANY_RUNS)
         np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
         assert float(problem.flag[0]) == 1.0
 
@@ -74,7 +70,7 @@ def test_one_block_does_without_a_barrier_of_the_grid() -> None:
     backend = cuda_backend()
     with backend.scope():
         problem = conjugate(backend, *SIZES["one block"])
-        loop = backend.loop([[launch] for launch in problem.launches], problem.flag)
+        loop = problem.loop(backend, [[launch] for launch in problem.launches])
         assert loop.launch.call[1] == 1
         loop.run(MANY_RUNS)
         np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
@@ -85,7 +81,7 @@ def test_a_loop_runs_again_and_again() -> None:
     backend = cuda_backend()
     with backend.scope():
         problem = conjugate(backend, *SIZES["a block each"])
-        loop = backend.loop(problem.phases, problem.flag)
+        loop = problem.loop(backend)
         for runs in (0, 1, 2, 1, 3):
             loop.run(runs)
         backend.synchronize()
@@ -99,7 +95,7 @@ def test_a_loop_can_be_captured_with_other_work() -> None:
     with backend.scope():
         problem = conjugate(backend, *SIZES["a block each"])
         start = {name: array.copy() for name, array in problem.memory.items()}
-        loop = backend.loop(problem.phases, problem.flag)
+        loop = problem.loop(backend)
         loop.run(0)
         backend.stream.begin_capture()
         for name, array in problem.memory.items():

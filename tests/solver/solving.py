@@ -9,10 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.equations.parts import NodePart
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.plan.plan import Plan
-from caspar.solver.system.launches import Binder
 from tests.problems import EXAMPLES
 
 Arrays = dict[str, Any]
@@ -77,14 +74,6 @@ class Poisoned(CpuBackend):
         memory = super().allocate(num_bytes)
         memory[:] = self._byte
         return memory
-
-
-def pack_values(plan: Plan, binder: Binder, arrays: Mapping[str, Any]) -> None:
-    """Bring start values into a plan's memory, in its order of the nodes."""
-    for node in plan.nodes:
-        rows = np.asarray(arrays[node.node.name], dtype=plan.types.values.value)
-        rows = rows if node.order is None else rows[node.order.node]
-        binder.pack(node.key(NodePart.NODES), rows)
 
 
 def moved(arrays: Arrays, seed: int = 1) -> Arrays:

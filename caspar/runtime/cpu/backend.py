@@ -126,9 +126,7 @@ class CpuBackend(CpuIndexing):
         """Put launches in a row."""
         return CpuSequence([launch for launch in launches if isinstance(launch, CpuLaunch)])
 
-    def loop(
-        self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array | None = None
-    ) -> Loop:
+    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array) -> Loop:
         """The compiled driver repeats them."""
         return SequenceLoop(self.sequence([launch for phase in phases for launch in phase]), flag)
 

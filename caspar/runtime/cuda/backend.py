@@ -100,7 +100,7 @@ class CudaBackend(CudaIndexing):
         self,
         phases: Sequence[Sequence[Launch]],
         flag: Array,
-        scalars: Array | None = None,
+        scalars: Array,
         *,
         fused: bool | None = None,
     ) -> Loop:
@@ -109,7 +109,6 @@ class CudaBackend(CudaIndexing):
         Else, or where not `fused`, a graph that repeats itself, or graphs that the host launches
         until it reads the flag.
         """
-        scalars = flag if scalars is None else scalars
         with self._device:
             if fused is None:
                 fused = fits_device(phases)

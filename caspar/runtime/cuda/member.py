@@ -119,14 +119,13 @@ class CudaMember(CudaBackend):
         self,
         phases: Sequence[Sequence[Launch]],
         flag: Array,
-        scalars: Array | None = None,
+        scalars: Array,
         *,
         fused: bool | None = None,
     ) -> Loop:
         """Graphs that the host launches until it reads the flag: NCCL has no place in a loop's."""
         if not any(isinstance(one, AllReduce) for phase in phases for one in phase):
             return super().loop(phases, flag, scalars, fused=fused)
-        scalars = flag if scalars is None else scalars
         launches: list[Enqueued] = []
         kept = [present for phase in phases if len(present := [*_present(phase)]) > 0]
         with self._device:

@@ -9,9 +9,9 @@ from caspar.codegen.cuda.loop.barriers import (
     CLUSTER_OPTION,
     ONE_BLOCK_LOOP_OPTION,
 )
-from caspar.codegen.cuda.loop.fuse import fuse
+from caspar.codegen.cuda.loop.fuse import LoopScalars, fuse
 from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
-from caspar.codegen.source import KernelSource
+from caspar.codegen.source import DATA, KernelSource
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
@@ -19,7 +19,7 @@ from caspar.memory.accessors.sums.shared_atomics import AddSharedRuns
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.runtime.nvidia.nvrtc import compile_text
-from tests.support_loops import REDUCTION, loop_sources, own_lines
+from tests.support_loops import REDUCTION, SCALARS, loop_sources, own_lines
 
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
 SOURCES = loop_sources("cuda")
@@ -37,17 +37,31 @@ SETTERS = ("alpha_of", "beta_of")
 
 def loop_kernel(name: str) -> LoopKernel:
     source = SOURCES[name]
-    return LoopKernel(source, name in SETTERS, guarded=guard_name(source) == "done")
+    return LoopKernel(
+        source,
+        name in SETTERS,
+        guarded=guard_name(source) == "done",
+        replicated=name in SETTERS,
+        scalars=tuple(
+            (param.name, SCALARS.index(param.arg))
+            for param in source.params
+            if param.arg in SCALARS and param.field == DATA
+        ),
+    )
+
+
+def looped(*phases: tuple[LoopKernel, ...]) -> KernelSource:
+    return fuse("loop", phases, BLOCK_SIZE, LoopScalars(len(SCALARS), SCALARS.index("done")))
 
 
 def fused(*phases: tuple[str, ...]) -> KernelSource:
-    return fuse("loop", tuple(tuple(map(loop_kernel, phase)) for phase in phases), BLOCK_SIZE)
+    return looped(*(tuple(map(loop_kernel, phase)) for phase in phases))
 
 
 def test_everything_stands_there_once() -> None:
     text = fused(*PHASES).text
     assert text.count("__global__") == 1
-    assert text.count("__shared__") == 1
+    assert text.count("__shared__") == 2
     guards = re.findall(r"^#ifndef (CASPAR_\w+)$", text, re.M)
     assert len(guards) == len(set(guards))
     assert {"CASPAR_HEADER", "CASPAR_BLOCK_SUM", "CASPAR_SUM_PARTIALS"} <= set(guards)
@@ -73,7 +87,7 @@ def test_no_load_may_pass_the_coherent_caches() -> None:
     kernel.write("target", value, DType.FLOAT32, WriteSequential())
     source = compile_kernel(kernel.build(), TARGETS["cuda"])
     assert "__restrict__" in source.text
-    assert "__restrict__" not in fuse("loop", ((LoopKernel(source),),), BLOCK_SIZE).text
+    assert "__restrict__" not in looped((LoopKernel(source),)).text
 
 
 def test_the_loop_tests_the_flag_instead_of_the_guards() -> None:
@@ -81,20 +95,19 @@ def test_the_loop_tests_the_flag_instead_of_the_guards() -> None:
     assert "if (done_data[0] != 0) return;" in SOURCES["step"].text
     assert "if (done_data[0] != 0) return;" not in text
     # at the start, behind alpha_of and behind beta_of
-    assert own_lines(text).count("flag_data[0] != 0.0") == 3
-    kept = fuse("loop", ((LoopKernel(SOURCES["step"]),),), BLOCK_SIZE).text
+    assert own_lines(text).count("own[0] != 0.0") == 3
+    kept = looped((LoopKernel(SOURCES["step"]),)).text
     assert "if (done_data[0] != 0) return;" in kept
 
 
 @pytest.mark.parametrize(
     ("phases", "num_barriers"),
     [
-        (PHASES, 6),
-        # before the next phase sets the flag, all must have seen it
-        ((("step",), ("alpha_of",), ("beta_of",)), 4),
-        # the first phase sets it: the same at the start
-        ((("alpha_of",), ("step",)), 3),
-        ((("alpha_of",),), 3),
+        # every block makes the scalars by itself, and waits for nobody
+        (PHASES, 4),
+        ((("step",), ("alpha_of",), ("beta_of",)), 1),
+        ((("alpha_of",), ("step",)), 1),
+        ((("alpha_of",),), 0),
     ],
 )
 def test_number_of_barriers(phases: tuple[tuple[str, ...], ...], num_barriers: int) -> None:
@@ -124,8 +137,9 @@ def test_nvrtc_compiles_it(arch: str) -> None:
         compiled = compile_text(text, arch, options)
         assert compiled.warnings == ()
         (entry,) = compiled.resources.values()
-        # shared memory is that of the largest kernel, not of all
-        assert entry.shared_bytes == max(one.shared_bytes for one in alone)
+        # shared memory is that of the largest kernel, not of all, and the scalars
+        largest = max(one.shared_bytes for one in alone)
+        assert largest < entry.shared_bytes <= largest + 8 * len(SCALARS) + 16
         assert entry.spill_bytes == 0
 
 
@@ -135,8 +149,8 @@ def test_nvrtc_compiles_it_for_a_cluster() -> None:
     compiled = compile_text(fused(*PHASES).text, "sm_90", (option,))
     assert compiled.warnings == ()
     assert f".reqnctapercluster {CLUSTER_BLOCKS}, 1, 1" in compiled.ptx
-    assert compiled.ptx.count("barrier.cluster.arrive.release.aligned") == 6
-    assert compiled.ptx.count("barrier.cluster.wait.acquire.aligned") == 6
+    assert compiled.ptx.count("barrier.cluster.arrive.release.aligned") == 4
+    assert compiled.ptx.count("barrier.cluster.wait.acquire.aligned") == 4
     assert "atom.add.release.gpu" not in compiled.ptx
 
 
@@ -147,7 +161,7 @@ def test_nvrtc_keeps_the_shared_memory_apart_from_the_global() -> None:
     # an address whose space is not known takes a generic load
     assert re.search(r"^\s+(ld|st)\.(f|b|u)\d+", entry, re.M) is None
     assert "ld.global.nc" not in entry
-    assert entry.count("atom.add.release.gpu") == 6
+    assert entry.count("atom.add.release.gpu") == 4
     assert "ld.acquire.gpu" in entry
 
 
@@ -156,6 +170,6 @@ def test_blocks_spread_over_regions_take_the_number_that_they_are_given() -> Non
     value = kernel.read("source", 1, DType.FLOAT32, ReadSequential())
     kernel.write("total", value, DType.FLOAT32, AddSharedRuns())
     source = compile_kernel(kernel.build(), TARGETS["cuda"])
-    text = fuse("loop", ((LoopKernel(source),),), BLOCK_SIZE).text
+    text = looped((LoopKernel(source),)).text
     assert "spread_block(blockIdx.x, gridDim.x, total_regions)" in text
     assert compile_text(text, "sm_90").warnings == ()

@@ -8,13 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from caspar.codegen.source import KernelSource
-from caspar.codegen.targets import TARGETS
-from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
-from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
-from caspar.memory.patterns import ReadSequential, ReadUnique, WriteSequential, WriteUnique
 from caspar.runtime.backend import Backend, Launch
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cuda.loop.loops import plan_loop
@@ -41,29 +35,25 @@ def assert_same_state(first: dict[str, Any], second: dict[str, Any]) -> None:
         assert_array_equal(values, second[name], name)
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("make", BACKENDS)
-def test_conjugate_gradients_reach_the_solution(make: type[CpuBackend], shared: bool) -> None:
+def test_conjugate_gradients_reach_the_solution(make: type[CpuBackend]) -> None:
     backend = make()
     problem = system(backend, *SIZES)
-    problem.loop(backend, shared=shared).run(MANY_RUNS)
+    problem.loop(backend).run(MANY_RUNS)
     assert problem.flag[0] == 1.0
     assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
 
 
 @needs_compiler
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("schedule", [REVERSED, shuffled(1)])
 @pytest.mark.parametrize("sizes", [SIZES, (40, 10, 20)])
-def test_one_kernel_has_the_bits_of_many(
-    sizes: tuple[int, int, int], schedule: Schedule, shared: bool
-) -> None:
+def test_one_kernel_has_the_bits_of_many(sizes: tuple[int, int, int], schedule: Schedule) -> None:
     states = []
     for fused in (False, True):
         backend = HarnessBackend(schedule=schedule)
         problem = system(backend, *sizes)
         if fused:
-            problem.loop(backend, shared=shared).run(SOME_RUNS)
+            problem.loop(backend).run(SOME_RUNS)
         else:
             backend.sequence(problem.launches).run_until(problem.flag, SOME_RUNS)
         states.append(problem.state(backend))
@@ -74,29 +64,41 @@ def test_one_kernel_has_the_bits_of_many(
 def test_races_are_looked_for_where_no_thread_is_idle() -> None:
     backend = HarnessBackend()
     problem = system(backend, 512, 256, 256)
-    loop: Any = backend.loop(problem.phases, problem.flag)
+    loop: Any = problem.loop(backend)
     assert loop.check_races
     loop.run(3)
 
 
 @needs_compiler
-def test_every_block_has_a_copy_of_the_scalars_that_the_loop_knows() -> None:
+def test_launches_that_write_no_scalars() -> None:
+    """As between two large phases."""
+    states = []
+    for fused in (False, True):
+        backend = HarnessBackend()
+        problem = system(backend, *SIZES)
+        phases = [problem.phases[1], problem.phases[5]]
+        if fused:
+            problem.loop(backend, phases).run(2)
+        else:
+            launches = [launch for phase in phases for launch in phase]
+            backend.sequence(launches).run_until(problem.flag, 2)
+        states.append(problem.state(backend))
+    assert_same_state(*states)
+
+
+@needs_compiler
+def test_what_writes_scalars_and_more_is_no_part_of_a_loop() -> None:
     backend = HarnessBackend()
     problem = system(backend, *SIZES)
-    own, plain = (problem.loop(backend, shared=shared).plan for shared in (True, False))
-    assert own.state is problem.memory["scalars"]
-    assert plain.state is problem.flag
-    assert own.source.text.count("grid_barrier(reinterpret") < plain.source.text.count(
-        "grid_barrier(reinterpret"
-    )
+    with pytest.raises(ValueError, match="beta_of: in a loop, what writes scalars has one block"):
+        backend.loop(problem.phases, problem.flag, problem.memory["scalars"][:2])
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("make", BACKENDS)
-def test_at_most_so_many_runs(make: type[CpuBackend], shared: bool) -> None:
+def test_at_most_so_many_runs(make: type[CpuBackend]) -> None:
     backend = make()
     problem = system(backend, *SIZES)
-    loop = problem.loop(backend, shared=shared)
+    loop = problem.loop(backend)
     for runs in (0, 2, 5):
         loop.run(runs)
     iterations = problem.memory["scalars"][4]
@@ -104,54 +106,14 @@ def test_at_most_so_many_runs(make: type[CpuBackend], shared: bool) -> None:
     assert problem.flag[0] == 0.0
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("make", BACKENDS)
-def test_a_set_flag_leaves_all_as_it_is(make: type[CpuBackend], shared: bool) -> None:
+def test_a_set_flag_leaves_all_as_it_is(make: type[CpuBackend]) -> None:
     backend = make()
     problem = system(backend, *SIZES)
     problem.flag[0] = 4.0
     before = problem.state(backend)
-    problem.loop(backend, shared=shared).run(MANY_RUNS)
+    problem.loop(backend).run(MANY_RUNS)
     assert_same_state(before, problem.state(backend))
-
-
-def count_up() -> KernelSpec:
-    kernel = KernelBuilder("count_up", REAL)
-    kernel.guard("done")
-    (old,) = kernel.read("counts", 1, REAL, ReadSequential())
-    kernel.write("counts", [old + 1.0], REAL, WriteSequential())
-    return kernel.build()
-
-
-def stop_at(limit: float, name: str) -> KernelSpec:
-    kernel = KernelBuilder(name, REAL)
-    kernel.guard("done")
-    (old,) = kernel.read("runs", 1, REAL, ReadUnique())
-    kernel.write("runs", [old + 1.0], REAL, WriteUnique())
-    kernel.write("done", [(limit - 0.5 < old + 1.0).where(1.0, 0.0)], REAL, WriteUnique())
-    return kernel.build()
-
-
-@pytest.mark.parametrize("make", BACKENDS)
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_phase_that_sets_the_flag_is_done_in_full(make: type[CpuBackend], apart: bool) -> None:
-    """One phase, or two that follow each other and both set the flag."""
-    backend = make()
-    target = TARGETS[backend.name]
-    specs = [count_up(), stop_at(4.0, "early"), stop_at(7.0, "late")]
-    kernels = backend.load([compile_kernel(spec, target) for spec in specs], backend.tile_size)
-    counts, scalars = np.zeros(1000), np.zeros(3)
-    flag = scalars[:1]
-    bound = {"done": Binding(flag, 1), "counts": Binding(counts, 1000)}
-    counting = backend.bind(kernels["count_up"], bound, 1000)
-    early, late = (
-        backend.bind(kernels[name], {**bound, "runs": Binding(scalars[place : place + 1], 1)}, 1)
-        for place, name in ((1, "early"), (2, "late"))
-    )
-    phases = [[counting, early], [late]] if apart else [[counting, early]]
-    backend.loop(phases, flag).run(MANY_RUNS)
-    assert_array_equal(counts, 4.0)
-    assert scalars.tolist() == [1.0, 4.0, 3.0 if apart else 0.0]
 
 
 @needs_compiler
@@ -159,11 +121,9 @@ def test_no_block_stores_scalars_before_all_have_loaded_them() -> None:
     """Of all barriers the last run's last is spared only where there is another one before it."""
     backend = HarnessBackend()
     problem = system(backend, *SIZES)
-    scalars = problem.memory["scalars"]
     spared = "if (run + 1u < runs_count) "
     for first, is_spared in ((-2, False), (-3, True)):
-        loop: Any = backend.loop(problem.phases[first:], problem.flag, scalars)
-        assert loop.plan.state is scalars
+        loop: Any = problem.loop(backend, problem.phases[first:])
         assert (spared in loop.plan.source.text) == is_spared
 
 
@@ -180,7 +140,7 @@ def test_what_nobody_writes_meanwhile_is_loaded_before_the_barrier() -> None:
     """Steps come behind the sums that write products, turns behind steps."""
     backend = HarnessBackend()
     problem = system(backend, *SIZES)
-    loop: Any = backend.loop(problem.phases, problem.flag, problem.memory["scalars"])
+    loop: Any = problem.loop(backend)
     text = loop.plan.source.text
     assert loads_of(text) == {
         "load_alpha_of": {"curvatures"},
@@ -204,7 +164,7 @@ def test_what_nobody_writes_meanwhile_is_loaded_before_the_barrier() -> None:
 def test_items_are_shared_once_and_warps_without_any_load_nothing() -> None:
     backend = HarnessBackend()
     problem = system(backend, *SIZES)
-    loop: Any = backend.loop(problem.phases, problem.flag, problem.memory["scalars"])
+    loop: Any = problem.loop(backend)
     text = loop.plan.source.text
     few = [one for phase in problem.phases for one in phase if bound(one).source.few_items]
     assert len(re.findall(r"const u32 k\d+_share = ", own_lines(text))) == len(few) > 0
@@ -246,16 +206,16 @@ def test_nothing_to_repeat_is_an_error() -> None:
     nothing: list[list[list[Launch]]] = [[], [[], []]]
     for phases in nothing:
         with pytest.raises(ValueError, match="one launch"):
-            backend.loop(phases, flag)
+            backend.loop(phases, flag, flag)
 
 
 @needs_compiler
 def test_an_empty_phase_is_left_out() -> None:
     backend = HarnessBackend()
     problem = system(backend, *SIZES)
-    plain: Any = backend.loop(problem.phases, problem.flag)
+    plain: Any = problem.loop(backend)
     first, *others = problem.phases
-    loop: Any = backend.loop([[], first, [], *others, []], problem.flag)
+    loop: Any = problem.loop(backend, [[], first, [], *others, []])
     assert loop.plan.source == plain.plan.source
 
 
@@ -264,4 +224,4 @@ def test_blocks_of_several_sizes_are_an_error() -> None:
     problems = [conjugate(HarnessBackend(), *SIZES, tile=tile) for tile in (128, 256)]
     mixed = [problems[0].phases[0], problems[1].phases[3]]
     with pytest.raises(ValueError, match=r"product 128 \(6 blocks\), step 256 \(1 blocks\)"):
-        HarnessBackend().loop(mixed, problems[0].flag)
+        problems[0].loop(HarnessBackend(), mixed)

@@ -41,11 +41,8 @@ from caspar.ir.dtype import DType
 MAX_RUNS = Param(COUNT, "runs")
 """Runs of all phases, at most."""
 
-FLAG = Param(DATA, "flag", DType.FLOAT64)
-"""The loop ends where it is not zero."""
-
 SCALARS = Param(DATA, "scalars", DType.FLOAT64, written=True)
-"""What every block has a copy of; the flag is among them."""
+"""What every block has a copy of. The flag is among them: the loop ends where it is not zero."""
 
 BARRIER = Param(DATA, "barrier", DType.INT32, written=True)
 """State of the grid's barrier: one number, zero before the first launch. Every launch leaves it
@@ -74,7 +71,7 @@ def fuse(
     name: str,
     phases: tuple[tuple[LoopKernel, ...], ...],
     block_size: int,
-    scalars: LoopScalars | None = None,
+    scalars: LoopScalars,
     *,
     between: bool = False,
 ) -> KernelSource:
@@ -87,27 +84,26 @@ def fuse(
         name: Name of the entry point.
         phases: Kernels that run at the same time.
         block_size: Threads of a block, of all kernels.
-        scalars: What replicated kernels write; None: no kernel is replicated.
+        scalars: What replicated kernels write.
         between: It is run once at a time, between other launches: the kernel may begin before the
             one ahead has ended.
 
     Returns:
-        The source. Parameters: `MAX_RUNS`, `FLAG` or `SCALARS`, `BARRIER`; then for each kernel its
+        The source. Parameters: `MAX_RUNS`, `SCALARS`, `BARRIER`; then for each kernel its
         number of blocks (in x) and its own parameters.
     """
     kernels = [kernel for phase in phases for kernel in phase]
-    assert scalars is not None or not any(kernel.replicated for kernel in kernels)
-    params = (MAX_RUNS, FLAG if scalars is None else SCALARS, BARRIER, *_params_of(kernels))
+    assert all(kernel.replicated for kernel in kernels if kernel.sets_flag)
+    params = (MAX_RUNS, SCALARS, BARRIER, *_params_of(kernels))
     parts = {kernel.source.name: part_of(kernel) for kernel in kernels}
     # a kernel with and one without a guard would be two functions of one name
     assert all(parts[kernel.source.name] == part_of(kernel) for kernel in kernels)
     helpers = [unit for kernel in kernels for unit in helpers_of(kernel.source.text)]
-    flag = "flag_data[0]" if scalars is None else f"own[{scalars.flag}]"
-    loop = _Loop(phases, parts, flag, between=between)
+    loop = _Loop(phases, parts, f"own[{scalars.flag}]", between=between)
     helpers += [AWAIT_LAUNCH] if between else []
     helpers.append(GRID_BARRIER)
     declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
-    lines = loop.lines() if scalars is None else _with_copies(loop.lines(), scalars)
+    lines = _with_copies(loop.lines(), scalars)
     text = "\n".join(
         (
             *dict.fromkeys(helpers),
@@ -120,14 +116,13 @@ def fuse(
         )
     )
     registers = max((kernel.source.num_registers for kernel in kernels), default=0)
-    early = [SCALARS.arg] if scalars is not None else []
     return KernelSource(
         name,
         text,
         params,
         (block_size,),
         num_registers=registers,
-        early=(*early, *loop.early) if between else None,
+        early=(SCALARS.arg, *loop.early) if between else None,
     )
 
 
@@ -169,8 +164,6 @@ class _Loop:
         self._between = between
         numbers = iter(range(sum(map(len, phases))))
         self._phases = [[(next(numbers), kernel) for kernel in phase] for phase in phases]
-        kernels = [kernel for phase in phases for kernel in phase]
-        self._is_own = any(kernel.replicated for kernel in kernels)
         self._sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
         self._shares = [
             number
@@ -205,8 +198,6 @@ class _Loop:
                 yield from _nested(self._barrier(number))
             if self._sets[number]:
                 yield f"  done = {self._flag} != 0.0;"
-                if self._sets[(number + 1) % len(self._phases)] and not self._is_own:
-                    yield f"  {_BARRIER}"
                 yield "  if (done) break;"
         yield "}"
 
@@ -216,26 +207,18 @@ class _Loop:
             yield from self._declared(phase)
         for first in self._shares[:1]:
             yield from self._loads(first, early=True)
-        found = f"bool done = {self._flag} != 0.0;"
-        if self._is_own:
-            # a copy was loaded before
-            yield found
+        yield f"bool done = {self._flag} != 0.0;"
         if self._between:
             yield "await_launch();"
-        if not self._is_own:
-            yield found
-            if self._sets[0]:
-                # nobody sets the flag before everybody has seen it
-                yield _BARRIER
 
     def _barrier(self, number: int) -> Iterator[str]:
         """Behind a phase: what the next one loads before it, and the barrier."""
         place = self._shares.index(number)
         ahead = list(self._loads(self._shares[(place + 1) % len(self._shares)], early=True))
         # Behind the last phase of the last run nobody waits for anybody. But one barrier there
-        # must be where scalars have copies: the last block stores what others load at first.
+        # must be: the last block stores the scalars that others load at first.
         is_last = number == len(self._phases) - 1
-        if is_last and (not self._is_own or len(self._shares) > 1):
+        if is_last and len(self._shares) > 1:
             if not self._between:
                 yield "if (run + 1u < runs_count) {"
                 yield from _nested([*ahead, _BARRIER])

@@ -122,7 +122,7 @@ def fused_launch(
     grid = max(1, min(plan.max_blocks, resident * num_multiprocessors))
     assert grid == plan.max_blocks or not plan.is_cluster
     state = cupy.zeros(1, dtype=np.int32)
-    values: tuple[Any, ...] = (1, plan.state, state, *plan.values)
+    values: tuple[Any, ...] = (1, scalars, state, *plan.values)
     places, table = parameter_table(values)
     call = (kernel.function.address, grid, 1, 1, kernel.block_size, 1, 1, 0)
     is_cooperative = grid > 1 and not plan.is_cluster

@@ -27,9 +27,8 @@ class LoopPlan:
         block_size: Threads of a block.
         max_blocks: Blocks of the largest phase.
         largest: Number of the launch with the most blocks, counted over all phases.
-        state: The flag, or all scalars where blocks have copies of them.
-        values: What is passed behind the barrier's state; the number of runs and `state` are passed
-            before it.
+        values: What is passed behind the barrier's state; the number of runs and the scalars are
+            passed before it.
         is_cluster: Whether all blocks have to be one cluster.
     """
 
@@ -37,7 +36,6 @@ class LoopPlan:
     block_size: int
     max_blocks: int
     largest: int
-    state: Array
     values: tuple[int | Array, ...]
     is_cluster: bool
 
@@ -65,7 +63,8 @@ def plan_loop(
         cluster_blocks: Blocks that may be a cluster, between launches.
 
     Raises:
-        ValueError: There is nothing to run, or the kernels have no block size in common.
+        ValueError: There is nothing to run, the kernels have no block size in common, or one that
+            writes scalars writes something else too.
     """
     phases = [phase for phase in phases if len(phase) > 0]
     launches = [launch for phase in phases for launch in phase]
@@ -87,14 +86,13 @@ def plan_loop(
         )
         for phase in phases
     )
-    own = LoopScalars(int(scalars.shape[0]), place) if copies.are_used else None
+    own = LoopScalars(int(scalars.shape[0]), place)
     source = fuse(LOOP_NAME, kernels, block_size, own, between=ahead is not None)
     return LoopPlan(
         source,
         block_size,
         max_blocks,
         max(range(len(launches)), key=lambda number: launches[number].all_blocks),
-        scalars if copies.are_used else flag,
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
         ahead is not None and 1 < max_blocks <= cluster_blocks,
     )
@@ -157,10 +155,10 @@ def _early(
 
 
 class _Copies:
-    """Scalars of which every block of a loop may have a copy.
+    """Scalars of which every block of a loop has a copy.
 
-    Attributes:
-        are_used: All that write scalars write nothing else, and there is one.
+    Raises:
+        ValueError: A launch writes scalars and something else.
     """
 
     def __init__(
@@ -170,12 +168,13 @@ class _Copies:
         self._begin = address(scalars)
         self._end = self._begin + int(scalars.nbytes)
         self._size = int(scalars.nbytes) // int(scalars.shape[0])
-        writers = [
-            launch
-            for launch in launches
-            if any(self.place(value) is not None for value in self._written(launch))
-        ]
-        self.are_used = len(writers) > 0 and all(map(self._writes_scalars_only, writers))
+        for launch in launches:
+            writes = any(self.place(value) is not None for value in self._written(launch))
+            if writes and not self.hold(launch):
+                name = launch.source.name
+                raise ValueError(
+                    f"{name}: in a loop, what writes scalars has one block and writes nothing else"
+                )
 
     def place(self, value: int | Array) -> int | None:
         """Which of the scalars an array begins with; None: it is none of them."""
@@ -184,18 +183,14 @@ class _Copies:
         return (self._address(value) - self._begin) // self._size
 
     def hold(self, launch: BoundKernel) -> bool:
-        """Whether every block runs a kernel by itself, on its copies."""
-        return self.are_used and self._writes_scalars_only(launch)
-
-    def shared(self, places: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
-        """Of parameters and the scalars they begin with: those that stand for copies."""
-        found = [(name, place) for name, place in places.items() if place is not None]
-        return tuple(found) if self.are_used else ()
-
-    def _writes_scalars_only(self, launch: BoundKernel) -> bool:
+        """Whether every block runs a kernel by itself, on its copies: it writes scalars only."""
         return launch.all_blocks == 1 and all(
             self.place(value) is not None for value in self._written(launch)
         )
+
+    def shared(self, places: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
+        """Of parameters and the scalars they begin with: those that stand for copies."""
+        return tuple((name, place) for name, place in places.items() if place is not None)
 
     def _written(self, launch: BoundKernel) -> list[int | Array]:
         bound = zip(launch.source.params, launch.values, strict=True)
