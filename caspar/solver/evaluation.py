@@ -16,10 +16,10 @@ from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
-from caspar.solver.covariance.instance_kernels import InstanceKernels
 from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
+from caspar.solver.normal.instance_kernels import InstanceKernels
 from caspar.solver.result.by_name import ByName, unknown_name
 
 Floats = NDArray[np.float64]

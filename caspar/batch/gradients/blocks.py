@@ -11,9 +11,9 @@ import numpy as np
 from caspar.batch.generate.shape import BatchShape
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.elimination import roots_of
 from caspar.solver.gradients.pattern import Integers, Unknowns
 from caspar.solver.gradients.system import Solution
+from caspar.solver.normal.elimination import roots_of
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,18 @@ from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
 from caspar.solver.covariance.covariance import Covariance, giver, node_infos
 from caspar.solver.covariance.free_directions import find_free_directions
-from caspar.solver.covariance.inverses.choice import choose_inverse
-from caspar.solver.covariance.jacobians import (
-    DerivativeKernels,
-    FactorJacobian,
-    residual_variance,
-)
+from caspar.solver.covariance.inverses import choose_inverse
 from caspar.solver.covariance.marginals import Marginals
-from caspar.solver.covariance.normal_matrix import Linearized
 from caspar.solver.covariance.request import requested_instances
 from caspar.solver.covariance.solved import Solved, SolvedResults, tell
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
+from caspar.solver.normal.jacobians import (
+    DerivativeKernels,
+    FactorJacobian,
+    residual_variance,
+)
+from caspar.solver.normal.matrix import Linearized
 
 __all__ = ["Covariance", "Covariances"]
 """`Covariance` too: whoever asks needs both."""

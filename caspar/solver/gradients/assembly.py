@@ -11,12 +11,12 @@ from caspar.errors import InputError
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.sums import add_rows
 from caspar.solver.gradients.kernels import GradientKernels
 from caspar.solver.gradients.launches import FactorLaunches, GradientLaunches
 from caspar.solver.gradients.pattern import Integers, Unknowns
 from caspar.solver.gradients.system import HessianSystem, SparseSystem
 from caspar.solver.input.problem import Problem
+from caspar.solver.normal.sums import add_rows
 
 MakeSystem = Callable[[Backend, Unknowns, Sequence[Integers]], HessianSystem]
 """From the backend, the unknowns, and those of each factor's instances."""

@@ -8,8 +8,8 @@ from caspar.errors import InputError
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.sums import add_rows
 from caspar.solver.gradients.launches import FactorLaunches
+from caspar.solver.normal.sums import add_rows
 
 
 def own_derivatives(

@@ -15,7 +15,7 @@ from caspar.solver.linear.costs import (
     iteration_s,
     reduced_size,
 )
-from caspar.solver.linear.explicit.coupled_items import num_fill_pairs
+from caspar.solver.linear.explicit.structure import num_fill_pairs
 from caspar.solver.plan.plan import Plan
 
 MARGIN = 1.25

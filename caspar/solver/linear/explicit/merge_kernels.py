@@ -14,12 +14,12 @@ from caspar.ir.dtype import DType
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadIndexed
-from caspar.solver.linear.explicit.coupled_items import MixedTypes
 from caspar.solver.linear.explicit.explicit_kernels import (
     FillTypes,
     fill_kernel,
     pairs_of_types,
 )
+from caspar.solver.linear.explicit.structure import MixedTypes
 
 
 def merge_name(eliminated: str, reduced: str) -> str:

@@ -9,8 +9,8 @@ import math
 from caspar.errors import BackendError, SizeError
 from caspar.solver.linear.costs import factorizing_s, forming_s, setup_s
 from caspar.solver.linear.explicit.choice import Method, replacing_method
-from caspar.solver.linear.explicit.coupled_items import num_fill_pairs
 from caspar.solver.linear.explicit.explicit import factorizing
+from caspar.solver.linear.explicit.structure import num_fill_pairs
 from caspar.solver.linear.hand_over import Replacement
 from caspar.solver.linear.method import LinearSolver, LinearSystem
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from caspar.memory.array import Array
 from caspar.runtime.array_tools import ArrayTools
-from caspar.solver.linear.explicit.coupled_items import eliminated_nodes, is_item, pairs_within
-from caspar.solver.linear.explicit.matrix import ALIGNMENT, scalar_numbers
+from caspar.solver.linear.explicit.structure import eliminated_nodes, is_item
+from caspar.solver.linear.explicit.system import ALIGNMENT
 from caspar.solver.linear.two_level.clusters import make_clusters
 from caspar.solver.linear.two_level.coarse_form import CoarseForm, is_coarsened
 from caspar.solver.linear.two_level.coarse_kernels import LANES
+from caspar.solver.normal.blocks import pairs_within, scalar_numbers
 from caspar.solver.plan.plan import FactorPlan, Plan
 
 MAX_COLUMNS = 512

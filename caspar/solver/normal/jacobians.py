@@ -15,8 +15,8 @@ from caspar.errors import InputError
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.instance_kernels import InstanceKernels
 from caspar.solver.input.problem import FactorArrays, Problem
+from caspar.solver.normal.instance_kernels import InstanceKernels
 
 
 @dataclass(frozen=True)
