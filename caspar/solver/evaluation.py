@@ -5,6 +5,7 @@ Input: the system of a problem, just scored. Output: an `Evaluation`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -14,12 +15,14 @@ from caspar.equations.factor_kernels import residual_kernel
 from caspar.equations.parts import FactorPart
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
+from caspar.frontend.precision import TYPES
+from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
-from caspar.solver.normal.instance_kernels import InstanceKernels
+from caspar.solver.normal.instance_kernels import InstanceInputs, InstanceKernels, Packed
 from caspar.solver.result.by_name import ByName, unknown_name
 
 Floats = NDArray[np.float64]
@@ -125,7 +128,8 @@ class Residuals:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._kernels = InstanceKernels(backend, "residuals", residual_kernel)
+        makers = {"residuals": partial(residual_kernel, types=TYPES[Precision.FLOAT64])}
+        self._kernels = InstanceKernels(backend, "residuals", makers)
 
     def of(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, Floats]:
         """By factor (m, residual_dim), on the host.
@@ -135,16 +139,18 @@ class Residuals:
             problem: Their arrays, with values in float64.
         """
         bare = [replace(factor, loss=None, terms=()) for factor in factors]
-        self._kernels.compile(bare)
+        self._kernels.load(bare, ["residuals"])
         if problem.is_parted:
             problem = problem.joined(cast(Member, self._backend))
-        values = {name: self._kernels.packed(rows) for name, rows in problem.values.items()}
+        backend = self._backend
+        values = {name: Packed.of(backend, rows) for name, rows in problem.values.items()}
         found = {}
         for factor in bare:
             dims = {FactorPart.RESIDUAL.text: len(factor.residual)}
-            outputs, _ = self._kernels.run(factor, problem, values, dims)
-            rows = outputs[FactorPart.RESIDUAL.text]
-            found[factor.name] = np.array(self._backend.to_host(rows))
+            inputs = InstanceInputs(backend, factor, problem, values)
+            launch, outputs = inputs.bind(self._kernels.of(factor, "residuals"), dims)
+            backend.runner([launch])()
+            found[factor.name] = np.array(backend.to_host(outputs[FactorPart.RESIDUAL.text]))
         return found
 
 

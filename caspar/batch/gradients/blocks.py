@@ -11,8 +11,8 @@ import numpy as np
 from caspar.batch.generate.shape import BatchShape
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.gradients.pattern import Integers, Unknowns
-from caspar.solver.gradients.system import Solution
+from caspar.solver.gradients.system import Instances, Integers, Solution
+from caspar.solver.normal.blocks import Unknowns
 from caspar.solver.normal.elimination import roots_of
 
 
@@ -39,7 +39,7 @@ class BlockSystem:
         shape: Nodes of a problem.
         num_problems: P.
         unknowns: Of the node types, for all problems.
-        instances: For each factor (m, n), the unknowns of each instance.
+        instances: Of each factor.
     """
 
     def __init__(
@@ -48,15 +48,16 @@ class BlockSystem:
         shape: BatchShape,
         num_problems: int,
         unknowns: Unknowns,
-        instances: Sequence[Integers],
+        instances: Sequence[Instances],
     ) -> None:
         self._backend, self._unknowns, self._num = backend, unknowns, num_problems
         sizes = {one.node.name: one.tangent_size for one in shape.nodes}
-        self._sizes = {name: sizes[name] for name in unknowns.shapes}
+        self._sizes = {name: sizes[name] for name in unknowns.nodes}
         self._size = sum(self._sizes.values())
         block, own = self._places()
         self._slots = []
-        for unknown in instances:
+        for one in instances:
+            unknown = one.unknowns(unknowns)
             problem, place = block[unknown], own[unknown]
             row, column = np.tril_indices(unknown.shape[1])
             first = problem[:, row] * self._size**2
@@ -101,9 +102,12 @@ class BlockSystem:
         return Solution(self._split(z), self._split(scale == 0.0), 0.0, remarks, is_partial)
 
     def _moves(self, name: str, moving: Mapping[str, Array]) -> Array:
-        shape = self._unknowns.shapes[name]
-        is_held = name in moving
-        return self._backend.upload(moving[name]) if is_held else self._backend.xp.ones(shape)
+        if name in moving:
+            return self._backend.upload(moving[name])
+        return self._backend.xp.ones(self._shape(name))
+
+    def _shape(self, name: str) -> tuple[int, int]:
+        return self._unknowns.nodes[name].count, self._unknowns.nodes[name].dim
 
     def _joined(self, by_node: Mapping[str, Array]) -> Array:
         """(P, unknowns of a problem)."""
@@ -114,7 +118,7 @@ class BlockSystem:
         found, first = {}, 0
         for name, size in self._sizes.items():
             part = self._backend.xp.ascontiguousarray(rows[:, first : first + size])
-            found[name] = part.reshape(self._unknowns.shapes[name])
+            found[name] = part.reshape(self._shape(name))
             first += size
         return found
 

@@ -1,12 +1,16 @@
 """From arrays to a covariance.
 
-Input: the values of a problem, and which instances are asked for. Output: a `Covariance`. Cost
-tier: kernels once for a solver, everything else once for a covariance.
+Input: the values of a problem, or the result of a solve, and which instances are asked for, such as
+`{"Cam": "all", "Point": [3, 7]}`. Output: a `Covariance`; and small results learn standard errors,
+which they print. Cost tier: kernels once for a solver, everything else once for a covariance.
 """
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +18,18 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 from caspar.memory.array import Array
 from caspar.options import Precision
+from caspar.runtime.arrays import to_numpy
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
-from caspar.solver.covariance.covariance import Covariance, giver, node_infos
+from caspar.solver.covariance.covariance import (
+    Covariance,
+    giver,
+    node_infos,
+    standard_errors_of,
+)
 from caspar.solver.covariance.free_directions import find_free_directions
 from caspar.solver.covariance.inverses import choose_inverse
 from caspar.solver.covariance.marginals import Marginals
-from caspar.solver.covariance.request import requested_instances
-from caspar.solver.covariance.solved import Solved, SolvedResults, tell
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 from caspar.solver.normal.jacobians import (
@@ -30,9 +38,70 @@ from caspar.solver.normal.jacobians import (
     residual_variance,
 )
 from caspar.solver.normal.matrix import Linearized
+from caspar.solver.result.fitted import MOST_FITTED
+from caspar.solver.result.in_parts import num_numbers
+from caspar.solver.result.result import SolveResult
 
 __all__ = ["Covariance", "Covariances"]
 """`Covariance` too: whoever asks needs both."""
+
+
+Solved = SolveResult | Mapping[str, Any]
+"""What a covariance is asked of."""
+
+
+class SolvedResults:
+    """The results of a solver that are still in use."""
+
+    def __init__(self) -> None:
+        self._results: WeakSet[SolveResult] = WeakSet()
+        self._lock = Lock()
+
+    def kept(self, result: SolveResult) -> SolveResult:
+        """The result, which is known from then on."""
+        with self._lock:
+            self._results.add(result)
+        return result
+
+    def origin(
+        self, given: Any, constraints: Constraints
+    ) -> tuple[Mapping[str, Any], Constraints, SolveResult | None]:
+        """Arrays with solved values, what restricts them, and the result that has these values.
+
+        Args:
+            given: A result of this solver, or arrays.
+            constraints: As passed beside it; what is None there is taken from a result's solve.
+
+        Raises:
+            InputError: A result of another solver, or a copy of one; or arrays of its solve have
+                been written to since.
+        """
+        if not isinstance(given, SolveResult):
+            return given, constraints, self._with_values(given)
+        with self._lock:
+            is_own = given in self._results
+        if not is_own or given.given is None:
+            raise InputError(
+                "covariance: this result is of another solver, or a copy, which does not hold the "
+                "arrays that were solved: pass {**arrays, **result.values}, and the fixed and "
+                "bounds of the solve"
+            )
+        arrays, solved = given.given.arrays, given.given.arrays.constraints
+        fixed = solved.fixed if constraints.fixed is None else constraints.fixed
+        bounds = solved.bounds if constraints.bounds is None else constraints.bounds
+        return arrays.with_values(given.values), Constraints(fixed, bounds), given
+
+    def _with_values(self, arrays: Any) -> SolveResult | None:
+        """The result whose values stand in the arrays themselves, no copies of them."""
+        if not isinstance(arrays, Mapping):
+            return None
+        with self._lock:
+            results = list(self._results)
+        for result in results:
+            values = result.values
+            if values and all(arrays.get(name) is rows for name, rows in values.items()):
+                return result
+        return None
 
 
 class Covariances:
@@ -159,3 +228,59 @@ def _check_touched(requested: Mapping[str, NDArray[np.int64]], linearized: Linea
                 f"covariance, node type {name}: no factor that has instances touches it, so "
                 "nothing determines its values"
             )
+
+
+def tell(result: SolveResult, found: Covariance) -> None:
+    """Let the report of a small result show the standard errors of a covariance."""
+    if sum(map(num_numbers, result.values.values())) <= MOST_FITTED:
+        result.note_standard_errors(standard_errors_of(found))
+
+
+def requested_instances(given: Any, counts: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+    """The instance numbers of each node type that is asked for.
+
+    Args:
+        given: By node type "all", (k,) instance numbers, or an (n,) boolean mask.
+        counts: Instances of each node type.
+
+    Raises:
+        InputError: Names the node type, what is wrong, what is allowed.
+    """
+    if not isinstance(given, Mapping) or len(given) == 0:
+        raise InputError(
+            "covariance, blocks: expected a mapping of node types to instances, such as "
+            f"{{{next(iter(counts))!r}: 'all'}}, got {given!r}"
+        )
+    found = {}
+    for name, chosen in given.items():
+        if name not in counts:
+            close = difflib.get_close_matches(str(name), list(counts), 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise InputError(
+                f"covariance, blocks: {name!r} is no node type{hint}; these are {', '.join(counts)}"
+            )
+        found[name] = _instances(name, chosen, counts[name])
+    return found
+
+
+def _instances(name: str, given: Any, count: int) -> NDArray[np.int64]:
+    where = f"covariance, node type {name}"
+    allowed = f"allowed are 'all', instance numbers from 0 to {count - 1}, or a mask of {count}"
+    if isinstance(given, str):
+        if given != "all":
+            raise InputError(f"{where}: {given!r}; {allowed}")
+        return np.arange(count)
+    try:
+        array = np.asarray(to_numpy(given.get() if hasattr(given, "get") else given))
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise InputError(f"{where}: {error}; {allowed}") from error
+    if array.dtype.kind == "b" and array.shape == (count,):
+        return np.flatnonzero(array)
+    if array.shape == (0,):
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise InputError(f"{where}: an array {array.shape} of {array.dtype}; {allowed}")
+    outside = np.flatnonzero((array < 0) | (array >= count))
+    if len(outside) > 0:
+        raise InputError(f"{where}: instance {int(array[outside[0]])} is out of range; {allowed}")
+    return array.astype(np.int64)

@@ -267,11 +267,8 @@ def _sparse_inverse(normal: NormalMatrix, lists: Mapping[TypePair, BlockList]) -
     On the host; on CUDA too, as cuDSS keeps its factor to itself.
     """
     backend, xp, unknowns = normal.backend, normal.backend.xp, normal.unknowns
-    size, first, scalars = unknowns.size, {}, 0
-    for types, one in lists.items():
-        first[types] = scalars
-        scalars += one.num_blocks * one.dim
-    entries, starts = matrix_entries(xp, lists, unknowns, first).by_rows(xp, size)
+    size = unknowns.size
+    entries, starts = matrix_entries(xp, lists, unknowns).by_rows(xp, size)
     flat = xp.concatenate([one.ravel() for one in normal.blocks(lists).values()])
     values, columns, starts = map(backend.to_host, (flat[entries.source], entries.columns, starts))
     # the lower triangle by rows is the upper one by columns

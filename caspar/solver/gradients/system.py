@@ -16,9 +16,16 @@ from scipy.sparse import csc_matrix
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.runtime.factorization import load_direct_solver
-from caspar.solver.gradients.pattern import Integers, Unknowns, pattern_of
+from caspar.solver.normal.blocks import (
+    Coupling,
+    Unknowns,
+    block_lists,
+    coupled,
+    matrix_entries,
+)
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 SINGULAR_PIVOT = 1e-12
 """Pivot of the scaled H up to which it counts as singular; entries are known to about 1e-15."""
@@ -33,6 +40,29 @@ NOT_DEFINITE = (
     "The Hessian is not positive definite: these values are no minimum, or have not converged. "
     "Solve with tighter tolerances."
 )
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The nodes of a factor's instances, on the host.
+
+    Attributes:
+        types: Node type of each node argument.
+        index: (m,) the node of each instance, of each argument.
+    """
+
+    types: tuple[str, ...]
+    index: tuple[NDArray[np.int32], ...]
+
+    def unknowns(self, unknowns: Unknowns) -> Integers:
+        """(m, components of an instance's tangents): the number of each."""
+        return np.concatenate(
+            [
+                unknowns.numbers(np, name, index, np.arange(unknowns.nodes[name].dim))
+                for name, index in zip(self.types, self.index, strict=True)
+            ],
+            axis=1,
+        )
 
 
 @dataclass(frozen=True)
@@ -75,21 +105,33 @@ class SparseSystem:
     Args:
         backend: Where parts and right-hand sides are.
         unknowns: Of the node types.
-        instances: For each factor (m, n), the unknowns of each instance.
+        instances: Of each factor.
     """
 
-    def __init__(self, backend: Backend, unknowns: Unknowns, instances: Sequence[Integers]) -> None:
-        self._backend = backend
-        self._unknowns = unknowns
-        self._pattern = pattern = pattern_of(unknowns.size, instances)
-        self._diagonal = pattern.diagonal
-        self._places = [backend.upload(places.ravel()) for places in pattern.places]
-        self._doubled = [
-            None if len(instance) == 0 else (backend.upload(instance), backend.upload(entry))
-            for instance, entry in pattern.doubled
-        ]
+    def __init__(
+        self, backend: Backend, unknowns: Unknowns, instances: Sequence[Instances]
+    ) -> None:
+        self._backend, self._unknowns = backend, unknowns
+        couplings: list[Coupling] = []
+        for one in instances:
+            couplings += coupled(np, unknowns, zip(one.types, one.index, strict=True))
+        lists, size = block_lists(np, unknowns, couplings), unknowns.size
+        entries, starts = matrix_entries(np, lists, unknowns).by_rows(np, size)
+        self._rows, self._columns, self._starts = entries.rows, entries.columns, starts
+        self._diagonal = starts[1:].astype(np.int64) - 1
+        keys = entries.rows * size + entries.columns
+        self._places, self._doubled = [], []
+        for one in instances:
+            own = one.unknowns(unknowns)
+            row, column = np.tril_indices(own.shape[1])
+            first, second = own[:, row], own[:, column]
+            key = np.maximum(first, second) * size + np.minimum(first, second)
+            self._places.append(backend.upload(np.searchsorted(keys, key).ravel()))
+            # an instance that touches a node twice has entries on the diagonal beside its own
+            twice = np.nonzero((first == second) & (row != column))
+            self._doubled.append(tuple(map(backend.upload, twice)) if len(twice[0]) > 0 else None)
         self._factorization: Any = load_direct_solver("cpu.direct", "QdldlFactorization")(
-            pattern.indptr, pattern.indices, pattern.size
+            starts, entries.columns.astype(np.int32), size
         )
 
     def solve(
@@ -100,12 +142,11 @@ class SparseSystem:
         entries = self._entries(parts)
         if not np.isfinite(entries).all():
             return None
-        scale = self._scales(entries, unknowns.moves(moving))
-        pattern, diagonal = self._pattern, self._diagonal
-        values = entries * scale[pattern.rows] * scale[pattern.indices]
+        scale, diagonal = self._scales(entries, moving), self._diagonal
+        values = entries * scale[self._rows] * scale[self._columns]
         values[diagonal] += scale == 0.0
-        on_host = {name: backend.to_host(rhs[name]) for name in unknowns.shapes}
-        scaled = unknowns.joined(on_host) * scale
+        on_host = {name: backend.to_host(rhs[name]) for name in unknowns.nodes}
+        scaled = unknowns.joined(np, on_host) * scale
         damping, pivots = 0.0, self._factorized(values)
         while not np.abs(pivots).min(initial=np.inf) > SINGULAR_PIVOT and damping < 1.0:
             damping = DAMPING if damping == 0.0 else 100.0 * damping
@@ -126,7 +167,7 @@ class SparseSystem:
 
     def _entries(self, parts: Sequence[Array]) -> Floats:
         """(nnz,) of H, on the host."""
-        xp, num = self._backend.xp, len(self._pattern.indices)
+        xp, num = self._backend.xp, len(self._columns)
         total = xp.zeros(num)
         for own, places, doubled in zip(parts, self._places, self._doubled, strict=True):
             if doubled is not None:
@@ -135,17 +176,19 @@ class SparseSystem:
             total += xp.bincount(places, weights=own.ravel(), minlength=num)
         return np.asarray(self._backend.to_host(total))
 
-    def _scales(self, entries: Floats, moves: NDArray[np.bool_] | None) -> Floats:
+    def _scales(self, entries: Floats, moving: Mapping[str, Array]) -> Floats:
         """What makes the diagonal of H one; 0 for what is held, and for rows of zeros."""
         sizes = np.abs(entries[self._diagonal])
         if not sizes.all():
-            pattern, largest = self._pattern, np.zeros(len(sizes))
-            np.maximum.at(largest, pattern.rows, np.abs(entries))
-            np.maximum.at(largest, pattern.indices, np.abs(entries))
+            largest = np.zeros(len(sizes))
+            np.maximum.at(largest, self._rows, np.abs(entries))
+            np.maximum.at(largest, self._columns, np.abs(entries))
             sizes = np.where(sizes > 0.0, sizes, largest)
-        if moves is not None:
-            sizes = np.where(moves, sizes, 0.0)
-        return np.where(sizes > 0.0, 1.0 / np.sqrt(np.where(sizes > 0.0, sizes, 1.0)), 0.0)
+        is_held = sizes == 0.0
+        for name, part in self._unknowns.split(is_held).items():
+            if name in moving:
+                part |= np.asarray(moving[name]) == 0.0
+        return np.where(is_held, 0.0, 1.0 / np.sqrt(np.where(is_held, 1.0, sizes)))
 
     def _factorized(self, values: Floats) -> Floats:
         """Factorise, and return the pivots."""
@@ -159,9 +202,8 @@ class SparseSystem:
 
         That of a positive definite matrix needs none: its error is the rounding of the entries.
         """
-        pattern = self._pattern
-        shape = (pattern.size, pattern.size)
-        upper = csc_matrix((values, pattern.indices, pattern.indptr), shape=shape)
+        shape = (self._unknowns.size, self._unknowns.size)
+        upper = csc_matrix((values, self._columns, self._starts), shape=shape)
         lower, diagonal = upper.T, values[self._diagonal]
         for _ in range(REFINEMENTS):
             left = rhs - (upper @ solution + lower @ solution - diagonal * solution)

@@ -12,8 +12,7 @@ from caspar.errors import OptionError, UnsuitedError
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import Recipe
 from caspar.solver.linear.costs import iteration_s, setup_s
-from caspar.solver.linear.explicit.explicit import EXPLICIT
-from caspar.solver.linear.explicit.replacement import factorization_for, orthogonal_for
+from caspar.solver.linear.explicit.explicit import EXPLICIT, factorization_for, orthogonal_for
 from caspar.solver.linear.explicit.solvers import can_be_orthogonal, orthogonal_work
 from caspar.solver.linear.gradients import BLOCK_JACOBI
 from caspar.solver.linear.hand_over import HandOver, Outlook

@@ -5,8 +5,9 @@ pair of types a list of blocks; for each coupling the number of its block; rows,
 of all scalars of the lower triangle. Once for each structure, by NumPy or CuPy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, combinations
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,25 @@ def block_lists(
     return lists
 
 
+def coupled(xp: Any, unknowns: Unknowns, nodes: Iterable[tuple[str, Array]]) -> list[Coupling]:
+    """Pairs of nodes that the instances of a factor touch together.
+
+    Args:
+        xp: NumPy or CuPy.
+        unknowns: Of the types that count; others are passed over.
+        nodes: For each node argument its type, and (m,) the node of each instance.
+    """
+    ranks = {name: rank for rank, name in enumerate(unknowns.nodes)}
+    ordered = sorted((one for one in nodes if one[0] in ranks), key=lambda one: ranks[one[0]])
+    found = []
+    for (column, first), (row, second) in combinations(ordered, 2):
+        rows, columns = second.astype(np.int64), first.astype(np.int64)
+        if row == column:
+            rows, columns = xp.maximum(rows, columns), xp.minimum(rows, columns)
+        found.append(Coupling((row, column), rows, columns))
+    return found
+
+
 def full_lists(unknowns: Unknowns) -> dict[TypePair, BlockList]:
     """A block for every pair of nodes."""
     nodes = list(unknowns.nodes.values())
@@ -228,7 +248,7 @@ def matrix_entries(
     xp: Any,
     lists: Mapping[TypePair, BlockList],
     unknowns: Unknowns,
-    first: Mapping[TypePair, int],
+    first: Mapping[TypePair, int] | None = None,
     *,
     one: int = 0,
     dtype: type[np.integer[Any]] = np.int64,
@@ -239,10 +259,13 @@ def matrix_entries(
         xp: NumPy or CuPy, as the lists are.
         lists: The blocks.
         unknowns: Their numbers.
-        first: By types the first scalar of their blocks.
+        first: By types the first scalar of their blocks; None: they stand one behind the other.
         one: The scalar that is a 1, on the diagonal of gaps.
         dtype: Of the numbers.
     """
+    if first is None:
+        ends = accumulate(blocks.num_blocks * blocks.dim for blocks in lists.values())
+        first = dict(zip(lists, [0, *ends], strict=False))
     gaps = xp.asarray(np.array(unknowns.gaps, dtype=np.int64))
     parts = [
         tuple(part.reshape(-1) for part in (row, column, first[types] + place))
@@ -293,14 +316,40 @@ def scalar_numbers(
 def pairs_within(xp: Any, owner: Array) -> tuple[Array, Array]:
     """All pairs of items of one owner, the later one first, and each item with itself."""
     order = xp.argsort(owner, kind="stable")
-    grouped = owner[order]
-    start = xp.searchsorted(grouped, grouped, side="left")
-    up_to = xp.arange(1, grouped.shape[0] + 1) - start
-    ends = xp.cumsum(up_to)
-    total = int(ends[-1]) if int(ends.shape[0]) > 0 else 0
-    # every item is later than at least itself, so that no two begin at the same pair
-    begins = xp.zeros(total + 1, dtype=np.int8)
-    begins[ends] = 1
-    later = xp.cumsum(begins[:total], dtype=np.int64)
-    earlier = xp.arange(total) + (start - (ends - up_to))[later]
-    return order[later], order[earlier]
+    parts = [(order[later], order[earlier]) for later, earlier in pairs_in_pieces(xp, owner[order])]
+    return parts[0] if len(parts) == 1 else (order, order)
+
+
+def pairs_in_pieces(
+    xp: Any, owner: Array, most: int | None = None
+) -> Iterator[tuple[Array, Array]]:
+    """Each item with itself and those before it of the same owner: the later ones, the others.
+
+    Args:
+        xp: NumPy or CuPy.
+        owner: (n,) of each item, ascending.
+        most: Pairs of a piece, unless one item has more; None: one piece.
+    """
+    num = int(owner.shape[0])
+    start = xp.searchsorted(owner, owner, side="left")
+    ends = xp.cumsum(xp.arange(1, num + 1) - start)
+    total = int(ends[-1]) if num > 0 else 0
+    cuts = (
+        []
+        if most is None
+        else xp.searchsorted(ends, xp.arange(most, total + most, most), side="right").tolist()
+    )
+    begin, passed = 0, 0
+    for cut in [*cuts, num]:
+        end = min(max(cut, begin + 1), num)
+        if end > begin:
+            own = ends[begin:end] - passed
+            size = int(own[-1])
+            # every item is later than at least itself, so that no two begin at the same pair
+            begins = xp.zeros(size + 1, dtype=np.int8)
+            begins[own] = 1
+            later = xp.cumsum(begins[:size], dtype=np.int64)
+            first = xp.concatenate([xp.zeros(1, dtype=own.dtype), own[:-1]])
+            earlier = xp.arange(size) + (start[begin:end] - first)[later]
+            yield begin + later, earlier
+            begin, passed = end, passed + size

@@ -19,7 +19,7 @@ import numpy as np
 
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.normal.blocks import TypePair
+from caspar.solver.normal.blocks import TypePair, pairs_in_pieces
 from caspar.solver.normal.sums import add_rows, piece_scalars, pieces
 
 FREE_EIGENVALUE = 1e-13
@@ -137,44 +137,22 @@ class Elimination:
     def pairs(self, xp: ModuleType, scalars_of_pair: int) -> Iterator[Pairs]:
         """All pairs, in pieces."""
         names, parts = list(self.couplings), list(self.couplings.values())
+        most = max(1, piece_scalars(xp) // scalars_of_pair)
         if len(parts) <= 1:
             for one in parts:
-                for first, second in _pairs(xp, one.node, scalars_of_pair):
-                    yield Pairs((names[0], names[0]), second, first)
+                for later, earlier in pairs_in_pieces(xp, one.node, most):
+                    yield Pairs((names[0], names[0]), later, earlier)
             return
         node = xp.concatenate([one.node for one in parts])
         order = xp.argsort(node, kind="stable")
         type_of = xp.concatenate([xp.full(len(one), rank) for rank, one in enumerate(parts)])[order]
         place = xp.concatenate([xp.arange(len(one)) for one in parts])[order]
-        for first, second in _pairs(xp, node[order], scalars_of_pair):
+        for later, earlier in pairs_in_pieces(xp, node[order], most):
             for column, row in combinations_with_replacement(range(len(parts)), 2):
-                chosen = xp.flatnonzero((type_of[first] == column) & (type_of[second] == row))
+                chosen = xp.flatnonzero((type_of[later] == row) & (type_of[earlier] == column))
                 if len(chosen) > 0:
-                    rows, columns = place[second[chosen]], place[first[chosen]]
+                    rows, columns = place[later[chosen]], place[earlier[chosen]]
                     yield Pairs((names[row], names[column]), rows, columns)
-
-
-def _pairs(xp: ModuleType, node: Array, scalars_of_pair: int) -> Iterator[tuple[Array, Array]]:
-    """Each coupling with itself and those behind it of one node, in pieces."""
-    num = len(node)
-    if num == 0:
-        return
-    behind = xp.searchsorted(node, node, side="right") - xp.arange(num)
-    total = xp.cumsum(behind)
-    step = max(1, piece_scalars(xp) // scalars_of_pair)
-    limits = xp.arange(step, int(total[-1]) + step, step)
-    cuts = xp.searchsorted(total, limits, side="right").tolist()
-    begin = 0
-    for cut in [*cuts, num]:
-        end = min(max(cut, begin + 1), num)
-        if end > begin:
-            own = behind[begin:end]
-            ends = xp.cumsum(own)
-            pair = xp.arange(int(ends[-1]))
-            # CuPy's repeat takes no array
-            first = xp.searchsorted(ends, pair, side="right")
-            yield begin + first, begin + first + pair - (ends - own)[first]
-            begin = end
 
 
 def roots_of(backend: Backend, blocks: Array) -> tuple[Array, tuple[FreeNodeDirection, ...]]:

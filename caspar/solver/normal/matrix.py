@@ -7,7 +7,7 @@ covariance.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations_with_replacement
 from types import ModuleType
 
 import numpy as np
@@ -23,6 +23,7 @@ from caspar.solver.normal.blocks import (
     TypePair,
     Unknowns,
     block_lists,
+    coupled,
 )
 from caspar.solver.normal.elimination import Couplings, Elimination, roots_of
 from caspar.solver.normal.jacobians import FactorJacobian, NodeJacobian
@@ -228,15 +229,9 @@ class NormalMatrix:
         Args:
             eliminates: Count those between nodes that an eliminated node couples.
         """
-        xp, found = self.backend.xp, []
+        xp, found = self.backend.xp, list[Coupling]()
         for factor in self._jacobians:
-            nodes = [one for one in factor.nodes if one.node in self._ranks]
-            nodes.sort(key=lambda one: self._ranks[one.node])
-            for one, other in combinations(nodes, 2):
-                rows, columns = other.index.astype(np.int64), one.index.astype(np.int64)
-                if one.node == other.node:
-                    rows, columns = xp.maximum(rows, columns), xp.minimum(rows, columns)
-                found.append(Coupling((other.node, one.node), rows, columns))
+            found += coupled(xp, self.unknowns, [(one.node, one.index) for one in factor.nodes])
         for elimination in self.eliminations.values() if eliminates else ():
             for pairs in elimination.pairs(xp, 8):
                 row, column = (elimination.couplings[name] for name in pairs.types)

@@ -1,5 +1,7 @@
 """The reduced system as a matrix, which a library factorises: when, and by which one."""
 
+import math
+
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
 from caspar.equations.solver_kernels import kernel_specs
@@ -9,11 +11,16 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
-from caspar.solver.linear.explicit.choice import Method, choose_method, where_full
-from caspar.solver.linear.explicit.explicit_kernels import explicit_kernels, row_kernels
-from caspar.solver.linear.explicit.merge_kernels import merge_kernels
+from caspar.solver.linear.costs import factorizing_s, forming_s, setup_s
+from caspar.solver.linear.explicit.choice import Method, choose_method, replacing_method, where_full
+from caspar.solver.linear.explicit.explicit_kernels import (
+    explicit_kernels,
+    merge_kernels,
+    row_kernels,
+)
 from caspar.solver.linear.explicit.solvers import DenseSolver, OrthogonalSolver, SparseSolver
-from caspar.solver.linear.explicit.structure import build_structure
+from caspar.solver.linear.explicit.structure import build_structure, num_fill_pairs
+from caspar.solver.linear.hand_over import Replacement
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 
 
@@ -99,3 +106,33 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
 
 
 EXPLICIT = LinearMethod("explicit", _make, specs=_specs, is_likely=_is_likely)
+
+
+# -- direct solvers that take over in the middle of a solve: see `linear.hand_over` ---------------
+
+
+def factorization_for(system: LinearSystem) -> Replacement:
+    """The factorisation that takes over where PCG proves to be slow."""
+    plan = system.plan
+    method = replacing_method(plan)
+    pairs = 0 if method is Method.GRADIENTS else num_fill_pairs(plan)
+    step_s = factorizing_s(plan) + forming_s(plan, pairs)
+
+    return Replacement(
+        step_s=math.inf if method is Method.GRADIENTS else step_s,
+        setup_s=setup_s(plan, pairs),
+        make=lambda: _made(system, method),
+    )
+
+
+def orthogonal_for(system: LinearSystem) -> LinearSolver | None:
+    """The QR decomposition that takes over from a factorisation; None if memory lacks."""
+    return _made(system, Method.ORTHOGONAL)
+
+
+def _made(system: LinearSystem, method: Method) -> LinearSolver | None:
+    try:
+        return factorizing(system, method)
+    except (BackendError, MemoryError, SizeError):
+        system.plan.library.backend.trim()
+        return None

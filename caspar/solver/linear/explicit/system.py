@@ -16,8 +16,7 @@ from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Launch
-from caspar.solver.linear.explicit.explicit_kernels import FillTypes
-from caspar.solver.linear.explicit.merge_kernels import merge_name
+from caspar.solver.linear.explicit.explicit_kernels import FillTypes, merge_name
 from caspar.solver.linear.explicit.structure import (
     FactorBlocks,
     FillBlocks,
