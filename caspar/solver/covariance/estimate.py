@@ -1,16 +1,14 @@
 """From arrays to a covariance.
 
 Input: the values of a problem, or the result of a solve, and which instances are asked for, such as
-`{"Cam": "all", "Point": [3, 7]}`. Output: a `Covariance`; and small results learn standard errors,
-which they print. Cost tier: kernels once for a solver, everything else once for a covariance.
+`{"Cam": "all", "Point": [3, 7]}`. Output: a `Covariance`. Cost tier: kernels once for a solver,
+everything else once for a covariance.
 """
 
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +23,11 @@ from caspar.solver.covariance.covariance import (
     Covariance,
     giver,
     node_infos,
-    standard_errors_of,
 )
 from caspar.solver.covariance.free_directions import find_free_directions
 from caspar.solver.covariance.inverses import choose_inverse
 from caspar.solver.covariance.marginals import Marginals
+from caspar.solver.covariance.solved import Solved, SolvedResults, tell
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 from caspar.solver.normal.jacobians import (
@@ -38,70 +36,9 @@ from caspar.solver.normal.jacobians import (
     residual_variance,
 )
 from caspar.solver.normal.matrix import Linearized
-from caspar.solver.result.fitted import MOST_FITTED
-from caspar.solver.result.in_parts import num_numbers
-from caspar.solver.result.result import SolveResult
 
 __all__ = ["Covariance", "Covariances"]
 """`Covariance` too: whoever asks needs both."""
-
-
-Solved = SolveResult | Mapping[str, Any]
-"""What a covariance is asked of."""
-
-
-class SolvedResults:
-    """The results of a solver that are still in use."""
-
-    def __init__(self) -> None:
-        self._results: WeakSet[SolveResult] = WeakSet()
-        self._lock = Lock()
-
-    def kept(self, result: SolveResult) -> SolveResult:
-        """The result, which is known from then on."""
-        with self._lock:
-            self._results.add(result)
-        return result
-
-    def origin(
-        self, given: Any, constraints: Constraints
-    ) -> tuple[Mapping[str, Any], Constraints, SolveResult | None]:
-        """Arrays with solved values, what restricts them, and the result that has these values.
-
-        Args:
-            given: A result of this solver, or arrays.
-            constraints: As passed beside it; what is None there is taken from a result's solve.
-
-        Raises:
-            InputError: A result of another solver, or a copy of one; or arrays of its solve have
-                been written to since.
-        """
-        if not isinstance(given, SolveResult):
-            return given, constraints, self._with_values(given)
-        with self._lock:
-            is_own = given in self._results
-        if not is_own or given.given is None:
-            raise InputError(
-                "covariance: this result is of another solver, or a copy, which does not hold the "
-                "arrays that were solved: pass {**arrays, **result.values}, and the fixed and "
-                "bounds of the solve"
-            )
-        arrays, solved = given.given.arrays, given.given.arrays.constraints
-        fixed = solved.fixed if constraints.fixed is None else constraints.fixed
-        bounds = solved.bounds if constraints.bounds is None else constraints.bounds
-        return arrays.with_values(given.values), Constraints(fixed, bounds), given
-
-    def _with_values(self, arrays: Any) -> SolveResult | None:
-        """The result whose values stand in the arrays themselves, no copies of them."""
-        if not isinstance(arrays, Mapping):
-            return None
-        with self._lock:
-            results = list(self._results)
-        for result in results:
-            values = result.values
-            if values and all(arrays.get(name) is rows for name, rows in values.items()):
-                return result
-        return None
 
 
 class Covariances:
@@ -228,12 +165,6 @@ def _check_touched(requested: Mapping[str, NDArray[np.int64]], linearized: Linea
                 f"covariance, node type {name}: no factor that has instances touches it, so "
                 "nothing determines its values"
             )
-
-
-def tell(result: SolveResult, found: Covariance) -> None:
-    """Let the report of a small result show the standard errors of a covariance."""
-    if sum(map(num_numbers, result.values.values())) <= MOST_FITTED:
-        result.note_standard_errors(standard_errors_of(found))
 
 
 def requested_instances(given: Any, counts: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:

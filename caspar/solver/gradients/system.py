@@ -99,6 +99,59 @@ class HessianSystem(Protocol):
         """
 
 
+class Hessian:
+    """Where the entries of a Hessian are that instances of factors add to.
+
+    Args:
+        backend: Where their parts are.
+        unknowns: Of the node types.
+        instances: Of each factor.
+
+    Attributes:
+        rows: (nnz,) of the entries of the lower triangle, row after row, on the host.
+        columns: (nnz,) ascending in a row, which ends with its diagonal entry.
+        starts: (size + 1,) where rows begin.
+    """
+
+    def __init__(
+        self, backend: Backend, unknowns: Unknowns, instances: Sequence[Instances]
+    ) -> None:
+        self._backend = backend
+        couplings: list[Coupling] = []
+        for one in instances:
+            couplings += coupled(np, unknowns, zip(one.types, one.index, strict=True))
+        lists, size = block_lists(np, unknowns, couplings), unknowns.size
+        entries, self.starts = matrix_entries(np, lists, unknowns).by_rows(np, size)
+        self.rows, self.columns = entries.rows, entries.columns
+        keys = entries.rows * size + entries.columns
+        self._places: list[Array] = []
+        self._doubled: list[tuple[Array, ...] | None] = []
+        for one in instances:
+            own = one.unknowns(unknowns)
+            row, column = np.tril_indices(own.shape[1])
+            first, second = own[:, row], own[:, column]
+            key = np.maximum(first, second) * size + np.minimum(first, second)
+            self._places.append(backend.upload(np.searchsorted(keys, key).ravel()))
+            # an instance that touches a node twice has entries on the diagonal beside its own
+            twice = np.nonzero((first == second) & (row != column))
+            self._doubled.append(tuple(map(backend.upload, twice)) if len(twice[0]) > 0 else None)
+
+    def entries(self, parts: Sequence[Array]) -> Array:
+        """(nnz,) sums of the instances' parts, on the device.
+
+        Args:
+            parts: For each factor (m, entries of an instance): see `hessian_kernel`.
+        """
+        xp, num = self._backend.xp, len(self.columns)
+        total = xp.zeros(num)
+        for own, places, doubled in zip(parts, self._places, self._doubled, strict=True):
+            if doubled is not None:
+                own = own.copy()
+                own[doubled] *= 2.0
+            total += xp.bincount(places, weights=own.ravel(), minlength=num)
+        return total
+
+
 class SparseSystem:
     """Systems of all unknowns of a problem.
 
@@ -112,26 +165,11 @@ class SparseSystem:
         self, backend: Backend, unknowns: Unknowns, instances: Sequence[Instances]
     ) -> None:
         self._backend, self._unknowns = backend, unknowns
-        couplings: list[Coupling] = []
-        for one in instances:
-            couplings += coupled(np, unknowns, zip(one.types, one.index, strict=True))
-        lists, size = block_lists(np, unknowns, couplings), unknowns.size
-        entries, starts = matrix_entries(np, lists, unknowns).by_rows(np, size)
-        self._rows, self._columns, self._starts = entries.rows, entries.columns, starts
-        self._diagonal = starts[1:].astype(np.int64) - 1
-        keys = entries.rows * size + entries.columns
-        self._places, self._doubled = [], []
-        for one in instances:
-            own = one.unknowns(unknowns)
-            row, column = np.tril_indices(own.shape[1])
-            first, second = own[:, row], own[:, column]
-            key = np.maximum(first, second) * size + np.minimum(first, second)
-            self._places.append(backend.upload(np.searchsorted(keys, key).ravel()))
-            # an instance that touches a node twice has entries on the diagonal beside its own
-            twice = np.nonzero((first == second) & (row != column))
-            self._doubled.append(tuple(map(backend.upload, twice)) if len(twice[0]) > 0 else None)
+        hessian = self._hessian = Hessian(backend, unknowns, instances)
+        self._rows, self._columns = hessian.rows, hessian.columns
+        self._diagonal = hessian.starts[1:].astype(np.int64) - 1
         self._factorization: Any = load_direct_solver("cpu.direct", "QdldlFactorization")(
-            starts, entries.columns.astype(np.int32), size
+            hessian.starts, hessian.columns.astype(np.int32), unknowns.size
         )
 
     def solve(
@@ -139,7 +177,7 @@ class SparseSystem:
     ) -> Solution | None:
         """See `HessianSystem`."""
         backend, unknowns = self._backend, self._unknowns
-        entries = self._entries(parts)
+        entries: Floats = np.asarray(backend.to_host(self._hessian.entries(parts)))
         if not np.isfinite(entries).all():
             return None
         scale, diagonal = self._scales(entries, moving), self._diagonal
@@ -164,17 +202,6 @@ class SparseSystem:
             damping,
             remarks if is_definite else (*remarks, NOT_DEFINITE),
         )
-
-    def _entries(self, parts: Sequence[Array]) -> Floats:
-        """(nnz,) of H, on the host."""
-        xp, num = self._backend.xp, len(self._columns)
-        total = xp.zeros(num)
-        for own, places, doubled in zip(parts, self._places, self._doubled, strict=True):
-            if doubled is not None:
-                own = own.copy()
-                own[doubled] *= 2.0
-            total += xp.bincount(places, weights=own.ravel(), minlength=num)
-        return np.asarray(self._backend.to_host(total))
 
     def _scales(self, entries: Floats, moving: Mapping[str, Array]) -> Floats:
         """What makes the diagonal of H one; 0 for what is held, and for rows of zeros."""
@@ -203,7 +230,7 @@ class SparseSystem:
         That of a positive definite matrix needs none: its error is the rounding of the entries.
         """
         shape = (self._unknowns.size, self._unknowns.size)
-        upper = csc_matrix((values, self._columns, self._starts), shape=shape)
+        upper = csc_matrix((values, self._columns, self._hessian.starts), shape=shape)
         lower, diagonal = upper.T, values[self._diagonal]
         for _ in range(REFINEMENTS):
             left = rhs - (upper @ solution + lower @ solution - diagonal * solution)

@@ -1,7 +1,5 @@
 """The reduced system as a matrix, which a library factorises: when, and by which one."""
 
-import math
-
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
 from caspar.equations.solver_kernels import kernel_specs
@@ -11,7 +9,6 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
-from caspar.solver.linear.costs import factorizing_s, forming_s, setup_s
 from caspar.solver.linear.explicit.choice import Method, choose_method, replacing_method, where_full
 from caspar.solver.linear.explicit.explicit_kernels import (
     explicit_kernels,
@@ -19,7 +16,7 @@ from caspar.solver.linear.explicit.explicit_kernels import (
     row_kernels,
 )
 from caspar.solver.linear.explicit.solvers import DenseSolver, OrthogonalSolver, SparseSolver
-from caspar.solver.linear.explicit.structure import build_structure, num_fill_pairs
+from caspar.solver.linear.explicit.structure import build_structure
 from caspar.solver.linear.hand_over import Replacement
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 
@@ -83,13 +80,18 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
         method = where_full(method, size, num_entries, plan.limits)
     if method is Method.GRADIENTS:
         return None
-    system.load(EXPLICIT.name, lambda: _specs(system.design))
+    design = system.design
+    system.load(EXPLICIT.name, lambda: _specs(design))
     if len(structure.merged) > 0:
         names = [".".join(types) for types in sorted(structure.merged)]
         name = f"{EXPLICIT.name} merging {' '.join(names)}"
-        system.load(name, lambda: merge_kernels(system.design, structure.merged))
+        system.load(
+            name,
+            lambda: merge_kernels(
+                design.factors, design.nodes, design.types, design.form, structure.merged
+            ),
+        )
     if method is Method.ORTHOGONAL:
-        design = system.design
         system.load("rows", lambda: row_kernels(design.factors, design.types, design.form))
         return OrthogonalSolver(plan, system.binder, structure)
     if method is Method.DENSE:
@@ -113,16 +115,8 @@ EXPLICIT = LinearMethod("explicit", _make, specs=_specs, is_likely=_is_likely)
 
 def factorization_for(system: LinearSystem) -> Replacement:
     """The factorisation that takes over where PCG proves to be slow."""
-    plan = system.plan
-    method = replacing_method(plan)
-    pairs = 0 if method is Method.GRADIENTS else num_fill_pairs(plan)
-    step_s = factorizing_s(plan) + forming_s(plan, pairs)
-
-    return Replacement(
-        step_s=math.inf if method is Method.GRADIENTS else step_s,
-        setup_s=setup_s(plan, pairs),
-        make=lambda: _made(system, method),
-    )
+    method, step_s, setup_s = replacing_method(system.plan)
+    return Replacement(step_s=step_s, setup_s=setup_s, make=lambda: _made(system, method))
 
 
 def orthogonal_for(system: LinearSystem) -> LinearSolver | None:

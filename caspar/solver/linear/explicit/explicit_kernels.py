@@ -14,7 +14,6 @@ They are compiled for structures that have such items only.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from caspar.driver import SolverDesign
 from caspar.equations.node_blocks import ROUNDING
 from caspar.equations.node_kernels import damping_diagonal
 from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total, read_total
@@ -139,20 +138,28 @@ def merge_name(eliminated: str, reduced: str) -> str:
     return SEPARATOR.join(("merge", *map(internal_name, (eliminated, reduced))))
 
 
-def merge_kernels(design: SolverDesign, merged: Collection[tuple[str, str]]) -> list[KernelSpec]:
+def merge_kernels(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    types: Types,
+    form: SolverForm,
+    merged: Collection[tuple[str, str]],
+) -> list[KernelSpec]:
     """`merge__*` of each array of Z that is summed, and `fill_*` that read the sums.
 
     Args:
-        design: Of the solver.
+        factors: Of the solver.
+        nodes: Likewise.
+        types: Likewise.
+        form: Likewise.
         merged: Eliminated and reduced types of the arrays.
     """
-    types, form = design.types, design.form
-    by_name = {node.name: node for node in design.nodes}
+    by_name = {node.name: node for node in nodes}
     made = [
         _merge(by_name[eliminated], by_name[reduced], types, form)
         for eliminated, reduced in sorted(merged)
     ]
-    for eliminated, row, column in pairs_of_types(design.factors, design.nodes, form):
+    for eliminated, row, column in pairs_of_types(factors, nodes, form):
         given = FillTypes(
             eliminated,
             row,
