@@ -109,14 +109,14 @@ ROOMS = {
         "result": "input",
         "plan": "input result",
         "system": "plan",
-        "covariance": "choice input result",
-        "gradients": "choice input result covariance",
-        "linear": "choice plan system",
+        "normal": "input",
+        "covariance": "choice input result normal",
+        "gradients": "choice input result normal covariance",
+        "linear": "choice plan system normal",
         "iterate": "input result plan system linear",
         "shards": "choice input plan system linear iterate",
         "ranks": "choice input plan linear iterate shards",
     },
-    "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": ""},
 }
 

@@ -20,7 +20,7 @@ from caspar.batch.run import given_back, input_bindings
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.runtime.backend import Backend, Kernel
-from caspar.solver.covariance.inverses.singular_values import FREE_SINGULAR_VALUE
+from caspar.solver.covariance.inverses import FREE_SINGULAR_VALUE
 
 
 def with_active_held(batch: Batch, backend: Backend) -> Batch:

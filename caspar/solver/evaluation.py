@@ -5,7 +5,7 @@ Input: the system of a problem, just scored. Output: an `Evaluation`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -15,6 +15,8 @@ from caspar.equations.factor_kernels import residual_kernel
 from caspar.equations.parts import FactorPart
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
+from caspar.frontend.precision import TYPES
+from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.parted_array import on_host
@@ -23,7 +25,7 @@ from caspar.solver.iterated import System
 from caspar.solver.result.by_name import ByName, unknown_name
 
 if TYPE_CHECKING:
-    from caspar.solver.covariance.instance_kernels import InstanceKernels
+    from caspar.solver.normal.instance_kernels import InstanceKernels
 
 Floats = NDArray[np.float64]
 
@@ -131,9 +133,10 @@ class Residuals:
 
     @cached_property
     def _kernels(self) -> "InstanceKernels":
-        from caspar.solver.covariance.instance_kernels import InstanceKernels
+        from caspar.solver.normal.instance_kernels import InstanceKernels
 
-        return InstanceKernels(self._backend, "residuals", residual_kernel)
+        makers = {"residuals": partial(residual_kernel, types=TYPES[Precision.FLOAT64])}
+        return InstanceKernels(self._backend, "residuals", makers)
 
     def of(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, Floats]:
         """By factor (m, residual_dim), on the host.
@@ -142,17 +145,21 @@ class Residuals:
             factors: Factors with instances.
             problem: Their arrays, with values in float64.
         """
+        from caspar.solver.normal.instance_kernels import InstanceInputs, Packed
+
         bare = [replace(factor, loss=None, terms=()) for factor in factors]
-        self._kernels.compile(bare)
+        self._kernels.load(bare, ["residuals"])
         if problem.is_parted:
             problem = problem.joined(cast(Member, self._backend))
-        values = {name: self._kernels.packed(rows) for name, rows in problem.values.items()}
+        backend = self._backend
+        values = {name: Packed.of(backend, rows) for name, rows in problem.values.items()}
         found = {}
         for factor in bare:
             dims = {FactorPart.RESIDUAL.text: len(factor.residual)}
-            outputs, _ = self._kernels.run(factor, problem, values, dims)
-            rows = outputs[FactorPart.RESIDUAL.text]
-            found[factor.name] = np.array(self._backend.to_host(rows))
+            inputs = InstanceInputs(backend, factor, problem, values)
+            launch, outputs = inputs.bind(self._kernels.of(factor, "residuals"), dims)
+            backend.runner([launch])()
+            found[factor.name] = np.array(backend.to_host(outputs[FactorPart.RESIDUAL.text]))
         return found
 
 

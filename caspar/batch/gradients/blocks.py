@@ -4,31 +4,15 @@ Blocks are inverted all at once, by `roots_of`. Cost tier: once for a gradient.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from caspar.batch.generate.shape import BatchShape
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.elimination import roots_of
-from caspar.solver.gradients.pattern import Integers, Unknowns
-from caspar.solver.gradients.system import Solution
-
-
-@dataclass(frozen=True)
-class _Slots:
-    """Where a factor's instances add to the blocks of all problems.
-
-    Attributes:
-        lower: (m k,) places of the lower triangles of instances.
-        upper: The same, mirrored; what is on the diagonal of an instance is not added again.
-        is_beside: (k,) 1 beside the diagonal of an instance, else 0.
-    """
-
-    lower: Array
-    upper: Array
-    is_beside: Array
+from caspar.solver.gradients.system import Hessian, Instances, Integers, Solution
+from caspar.solver.normal.blocks import Unknowns
+from caspar.solver.normal.elimination import roots_of
 
 
 class BlockSystem:
@@ -39,7 +23,7 @@ class BlockSystem:
         shape: Nodes of a problem.
         num_problems: P.
         unknowns: Of the node types, for all problems.
-        instances: For each factor (m, n), the unknowns of each instance.
+        instances: Of each factor.
     """
 
     def __init__(
@@ -48,22 +32,18 @@ class BlockSystem:
         shape: BatchShape,
         num_problems: int,
         unknowns: Unknowns,
-        instances: Sequence[Integers],
+        instances: Sequence[Instances],
     ) -> None:
         self._backend, self._unknowns, self._num = backend, unknowns, num_problems
         sizes = {one.node.name: one.tangent_size for one in shape.nodes}
-        self._sizes = {name: sizes[name] for name in unknowns.shapes}
+        self._sizes = {name: sizes[name] for name in unknowns.nodes}
         self._size = sum(self._sizes.values())
-        block, own = self._places()
-        self._slots = []
-        for unknown in instances:
-            problem, place = block[unknown], own[unknown]
-            row, column = np.tril_indices(unknown.shape[1])
-            first = problem[:, row] * self._size**2
-            lower = first + place[:, row] * self._size + place[:, column]
-            upper = first + place[:, column] * self._size + place[:, row]
-            beside = (row != column).astype(np.float64)
-            self._slots.append(_Slots(*map(backend.upload, (lower.ravel(), upper.ravel(), beside))))
+        hessian = self._hessian = Hessian(backend, unknowns, instances)
+        problem, place = self._places()
+        first = problem[hessian.rows] * self._size**2
+        row, column = place[hessian.rows], place[hessian.columns]
+        self._lower = backend.upload(first + row * self._size + column)
+        self._upper = backend.upload(first + column * self._size + row)
 
     def _places(self) -> tuple[Integers, Integers]:
         """Of each unknown its problem, and its row in that problem's block."""
@@ -80,9 +60,7 @@ class BlockSystem:
         """See `HessianSystem`; of a problem with a singular block by its pseudo-inverse."""
         backend, xp, size = self._backend, self._backend.xp, self._size
         total = xp.zeros(self._num * size * size)
-        for own, slots in zip(parts, self._slots, strict=True):
-            for place, entries in ((slots.lower, own), (slots.upper, own * slots.is_beside)):
-                total += xp.bincount(place, weights=entries.ravel(), minlength=len(total))
+        total[self._lower] = total[self._upper] = self._hessian.entries(parts)
         blocks = total.reshape(self._num, size, size)
         is_bad = ~xp.isfinite(blocks).all(axis=(1, 2))
         blocks[is_bad] = 0.0
@@ -101,9 +79,12 @@ class BlockSystem:
         return Solution(self._split(z), self._split(scale == 0.0), 0.0, remarks, is_partial)
 
     def _moves(self, name: str, moving: Mapping[str, Array]) -> Array:
-        shape = self._unknowns.shapes[name]
-        is_held = name in moving
-        return self._backend.upload(moving[name]) if is_held else self._backend.xp.ones(shape)
+        if name in moving:
+            return self._backend.upload(moving[name])
+        return self._backend.xp.ones(self._shape(name))
+
+    def _shape(self, name: str) -> tuple[int, int]:
+        return self._unknowns.nodes[name].count, self._unknowns.nodes[name].dim
 
     def _joined(self, by_node: Mapping[str, Array]) -> Array:
         """(P, unknowns of a problem)."""
@@ -114,7 +95,7 @@ class BlockSystem:
         found, first = {}, 0
         for name, size in self._sizes.items():
             part = self._backend.xp.ascontiguousarray(rows[:, first : first + size])
-            found[name] = part.reshape(self._unknowns.shapes[name])
+            found[name] = part.reshape(self._shape(name))
             first += size
         return found
 

@@ -17,8 +17,9 @@ from caspar.batch.result import BatchResult, on_host
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.gradients.adjoint import Adjoint
+from caspar.solver.gradients.adjoint import Adjoint, gradient_kernels
 from caspar.solver.gradients.gradient import Gradient
+from caspar.solver.gradients.gradients import chosen_hessian
 from caspar.solver.gradients.inputs import (
     Cotangents,
     given_back,
@@ -26,8 +27,6 @@ from caspar.solver.gradients.inputs import (
     shape_of,
     with_matrices,
 )
-from caspar.solver.gradients.kernels import GradientKernels
-from caspar.solver.gradients.options import chosen_hessian
 
 __all__ = ["BatchGradients", "BatchResult", "Gradient", "batch_given"]
 """What a solver of batches needs for gradients, and what these begin with."""
@@ -53,7 +52,7 @@ class BatchGradients:
     def __init__(self, backend: Backend, nodes: Sequence[NodeType]) -> None:
         self._backend = backend
         self._nodes = nodes
-        self._kernels = GradientKernels(backend)
+        self._kernels = gradient_kernels(backend)
         self._adjoints: dict[object, Adjoint] = {}
         self._working = Lock()
 

@@ -14,7 +14,7 @@ from caspar.errors import RankDeficiencyError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.symbolic.field_types import tangent_fields
 from caspar.memory.array import Array
-from caspar.solver.covariance.normal_matrix import NormalMatrix
+from caspar.solver.normal.matrix import NormalMatrix
 
 MOST_NAMED = 5
 """Instances that are named one by one."""

@@ -10,7 +10,7 @@ projected away from the rows and columns of their node. Cost tier: blocks once f
 cross blocks when asked for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,9 @@ from numpy.typing import NDArray
 
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.inverses.reduced_inverse import FloatArray, ReducedInverse
-from caspar.solver.covariance.normal_matrix import NormalMatrix
-from caspar.solver.covariance.sums import add_rows, pieces
-
-KnownBlocks = Callable[[Array, Array], Array]
-"""See `ReducedInverse.blocks`."""
+from caspar.solver.covariance.inverses import FloatArray, KnownBlocks, ReducedInverse
+from caspar.solver.normal.matrix import NormalMatrix
+from caspar.solver.normal.sums import add_rows
 
 COLUMNS_OF_PIECE = 64
 """Right-hand sides that are solved for at once."""
@@ -59,7 +56,7 @@ class Marginals:
         elif name in self._normal.eliminations:
             found = self._eliminated(name, index, known)
         else:
-            found = self._remaining(name, index, known)
+            found = known((name, name), index, index)
         found = self._in_tangent(name, numbers, found)
         found = self._in_tangent(name, numbers, found.transpose(0, 2, 1))
         found = found + self._projected(name, index, name, index)
@@ -105,10 +102,11 @@ class Marginals:
         normal, free = self._normal, self._inverse.free
         if free.shape[1] == 0:
             return {}
-        upload = self._backend.upload
-        found = {name: upload(free[normal.layout.places(name)]) for name in normal.layout.nodes}
-        for name in normal.eliminations:
-            found[name] = -_back_substituted(normal, name, free)
+        remaining = normal.unknowns.split(self._backend.upload(free))
+        found = dict(remaining)
+        for name, elimination in normal.eliminations.items():
+            moved = elimination.moved(self._backend.xp, remaining)
+            found[name] = -(elimination.roots @ moved)
         for _ in range(2):
             wrong = self._solved(normal.gradients(found))
             found = {name: part - wrong[name] for name, part in found.items()}
@@ -128,20 +126,19 @@ class Marginals:
 
     def _solved(self, sides: Mapping[str, Array]) -> dict[str, Array]:
         """G times (n, d, k) by node type, scaled unknowns, on the device."""
-        normal, layout, backend = self._normal, self._normal.layout, self._backend
-        num = next(iter(sides.values())).shape[2]
-        rhs = np.zeros((layout.size, num))
-        for name in layout.nodes:
-            rhs[layout.places(name)] = backend.to_host(sides[name])
+        normal, backend, xp = self._normal, self._backend, self._backend.xp
+        rhs = {name: sides[name] for name in normal.unknowns.nodes}
         whitened = {}
         for name, elimination in normal.eliminations.items():
             whitened[name] = elimination.roots.transpose(0, 2, 1) @ sides[name]
-            rhs -= _taken(normal, name, whitened[name])
-        reduced = self._inverse.solve(rhs)
-        solved = {name: backend.upload(reduced[layout.places(name)]) for name in layout.nodes}
+            for other, part in elimination.taken(xp, whitened[name]).items():
+                rhs[other] = rhs[other] - part
+        reduced = self._inverse.solve(backend.to_host(normal.unknowns.joined(xp, rhs)))
+        remaining = normal.unknowns.split(backend.upload(reduced))
+        solved = dict(remaining)
         for name, elimination in normal.eliminations.items():
-            own = elimination.roots @ whitened[name]
-            solved[name] = own - _back_substituted(normal, name, reduced)
+            moved = elimination.moved(xp, remaining)
+            solved[name] = elimination.roots @ (whitened[name] - moved)
         return solved
 
     def _all_in_tangent(self, parts: Mapping[str, Array]) -> dict[str, Array]:
@@ -149,33 +146,22 @@ class Marginals:
             name: self._in_tangent(name, np.arange(len(part)), part) for name, part in parts.items()
         }
 
-    def _remaining(self, name: str, index: Array, known: KnownBlocks) -> Array:
-        layout = self._normal.layout
-        node = layout.nodes[name]
-        result = self._backend.xp.zeros((len(index), node.dim, node.dim))
-        for one in range(node.num_parts):
-            for other in range(one, node.num_parts):
-                first = layout.objects(name, index, one)
-                block = known(first, layout.objects(name, index, other))
-                rows, columns = node.part(one), node.part(other)
-                block = block[:, : rows.stop - rows.start, : columns.stop - columns.start]
-                result[:, rows, columns] = block
-                result[:, columns, rows] = block.transpose(0, 2, 1)
-        return result
-
     def _eliminated(self, name: str, index: Array, known: KnownBlocks) -> Array:
         """R (I + Z Sigma Z^T) R^T."""
-        xp, width = self._backend.xp, self._normal.layout.width
+        xp = self._backend.xp
         elimination = self._normal.eliminations[name].of_nodes(xp, index)
         dim = int(elimination.roots.shape[1])
         half = xp.zeros((len(index), dim, dim))
-        for pairs in elimination.pairs(xp, width * width):
-            first, second = elimination.object[pairs.first], elimination.object[pairs.second]
-            right = elimination.blocks[pairs.second].transpose(0, 2, 1)
-            product = elimination.blocks[pairs.first] @ (known(first, second) @ right)
-            # a coupling with itself comes once, others twice
-            product *= xp.where(pairs.first == pairs.second, 0.5, 1.0)[:, None, None]
-            add_rows(xp, half, elimination.node[pairs.first], product)
+        widest = max((node.dim for node in self._normal.unknowns.nodes.values()), default=1)
+        for pairs in elimination.pairs(xp, widest**2):
+            left, right = (elimination.couplings[type_] for type_ in pairs.types)
+            rows, columns = pairs.rows, pairs.columns
+            block = known(pairs.types, left.other[rows], right.other[columns])
+            product = left.blocks[rows] @ (block @ right.blocks[columns].transpose(0, 2, 1))
+            if left is right:
+                # a coupling with itself comes once, others twice
+                product *= xp.where(rows == columns, 0.5, 1.0)[:, None, None]
+            add_rows(xp, half, left.node[rows], product)
         inner = half + half.transpose(0, 2, 1) + xp.eye(dim)
         return elimination.roots @ inner @ elimination.roots.transpose(0, 2, 1)
 
@@ -200,21 +186,21 @@ class Marginals:
 
         Columns of the identity; of eliminated nodes those of -Z^T R^T.
         """
-        layout, backend = self._normal.layout, self._backend
+        unknowns, backend = self._normal.unknowns, self._backend
         dim = int(self._normal.scales[name].shape[1])
-        result = np.zeros((layout.size, len(numbers), dim))
-        if name in layout.nodes:
-            places = layout.places(name)[numbers]
+        result = np.zeros((unknowns.size, len(numbers), dim))
+        if name in unknowns.nodes:
+            places = unknowns.numbers(np, name, numbers, np.arange(dim))
             result[places, np.arange(len(numbers))[:, None], np.arange(dim)] = 1.0
         else:
             index = backend.upload(numbers)
             elimination = self._normal.eliminations[name].of_nodes(backend.xp, index)
-            turned = elimination.roots[elimination.node] @ elimination.blocks
-            rows = backend.to_host(elimination.object)[:, None] * layout.width
-            rows = rows + np.arange(layout.width)
-            columns = backend.to_host(elimination.node)[:, None]
-            result[rows, columns] = -backend.to_host(turned).transpose(0, 2, 1)
-        return result.reshape(layout.size, -1)
+            for other, one in elimination.couplings.items():
+                turned = backend.to_host(elimination.roots[one.node] @ one.blocks)
+                nodes, columns = backend.to_host(one.other), backend.to_host(one.node)[:, None]
+                rows = unknowns.numbers(np, other, nodes, np.arange(turned.shape[2]))
+                result[rows, columns] = -turned.transpose(0, 2, 1)
+        return result.reshape(unknowns.size, -1)
 
     def _projected(self, name: str, index: Array, other: str, other_index: Array) -> Array:
         """The term of the projection away from the free directions: (k, d, other d)."""
@@ -235,29 +221,6 @@ class _Correction:
     free: Mapping[str, Array]
     moved: Mapping[str, Array]
     inner: Array
-
-
-def _back_substituted(normal: NormalMatrix, name: str, vectors: FloatArray) -> Array:
-    """R Z x of the eliminated nodes of a type: (n, d, k) for (size, k)."""
-    backend, elimination = normal.backend, normal.eliminations[name]
-    xp, num = backend.xp, vectors.shape[1]
-    parts = backend.upload(vectors).reshape(-1, normal.layout.width, num)
-    moved = xp.zeros((*elimination.roots.shape[:2], num))
-    for piece in pieces(xp, len(elimination.node), normal.layout.width * num):
-        product = elimination.blocks[piece] @ parts[elimination.object[piece]]
-        add_rows(xp, moved, elimination.node[piece], product)
-    return elimination.roots @ moved
-
-
-def _taken(normal: NormalMatrix, name: str, whitened: Array) -> FloatArray:
-    """Z^T y of the eliminated nodes of a type: (size, k) for (n, d, k)."""
-    xp, width, num = normal.backend.xp, normal.layout.width, int(whitened.shape[2])
-    elimination = normal.eliminations[name]
-    taken = xp.zeros((normal.layout.num_objects, width, num))
-    for piece in pieces(xp, len(elimination.node), width * num):
-        product = elimination.blocks[piece].transpose(0, 2, 1) @ whitened[elimination.node[piece]]
-        add_rows(xp, taken, elimination.object[piece], product)
-    return np.asarray(normal.backend.to_host(taken)).reshape(-1, num)
 
 
 def _orthonormal(backend: Backend, parts: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,28 +1,48 @@
 """From a derivative by values to derivatives by everything that determines them.
 
-Input: a `Problem`, the values that minimise it, a derivative by these. Output: `Derived`. Cost
-tier: kernels once for a solver, memory and analysis once for a structure, the rest once for a
-gradient.
+Input: a `Problem`, the values that minimise it, a derivative by these. Output: `Derived`. For each
+factor there are two kernels: one writes its instances' parts of the Hessian, the other, once the
+system is solved, derivatives by everything that they read. Cost tier: kernels once for a solver;
+memory, bound kernels and the analysis once for a structure, that is, for counts and indices;
+copies, kernels, sums and a factorisation once for a gradient.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.equations.adjoint import kernels as parts
+from caspar.errors import InputError
+from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.array_tools import host_checksum
 from caspar.runtime.backend import Backend
-from caspar.solver.gradients.assembly import Assembly, MakeSystem
 from caspar.solver.gradients.charts import Charts
-from caspar.solver.gradients.constants import own_derivatives
-from caspar.solver.gradients.kernels import ADJOINT, GradientKernels
-from caspar.solver.gradients.system import SparseSystem
+from caspar.solver.gradients.system import HessianSystem, Instances, SparseSystem
 from caspar.solver.input.problem import Problem
+from caspar.solver.normal.blocks import Unknowns
+from caspar.solver.normal.instance_kernels import InstanceInputs, InstanceKernels, Packed
+from caspar.solver.normal.sums import add_rows
+
+EXACT, GAUSS_NEWTON, ADJOINT = "exact", "gauss_newton", "adjoint"
+"""Roles: see `equations.adjoint.kernels`."""
 
 MAX_KEPT = 4
 """Structures whose memory and analysis are kept."""
+
+MakeSystem = Callable[[Backend, Unknowns, Sequence[Instances]], HessianSystem]
+"""From the backend, the unknowns, and the nodes of each factor's instances."""
+
+
+def gradient_kernels(backend: Backend) -> InstanceKernels:
+    """The kernels of factors for gradients."""
+    makers = {
+        EXACT: lambda factor: parts.hessian_kernel(factor, is_exact=True),
+        GAUSS_NEWTON: lambda factor: parts.hessian_kernel(factor, is_exact=False),
+        ADJOINT: parts.adjoint_kernel,
+    }
+    return InstanceKernels(backend, "gradients", makers)
 
 
 @dataclass(frozen=True)
@@ -42,6 +62,237 @@ class Derived:
     remarks: tuple[str, ...]
 
 
+class _FactorKernels:
+    """The kernels of one factor, bound to memory of their own.
+
+    Args:
+        backend: Where they run.
+        kernels: Compiled ones.
+        inputs: What they read.
+        adjoints: z of node types, by name.
+        role: That of the kernel of the Hessian.
+
+    Attributes:
+        inputs: As given.
+        factor: Theirs.
+        launches: By role.
+        hessian: (count, hessian_dim), once the kernel has run; the next run overwrites it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        kernels: InstanceKernels,
+        inputs: InstanceInputs,
+        adjoints: Mapping[str, Packed],
+        role: str,
+    ) -> None:
+        self._backend, self.inputs = backend, inputs
+        factor = self.factor = inputs.factor
+        dims = {one.part(parts.PULL): one.storage_dim for one in factor.inputs}
+        dims |= {one.part(parts.PULL): one.tangent_dim for one in factor.nodes}
+        own = {
+            one.part(parts.ADJOINT): adjoints[one.node_type.name].binding for one in factor.nodes
+        }
+        hessian, outputs = inputs.bind(
+            kernels.of(factor, role), {parts.HESSIAN: parts.hessian_dim(factor)}
+        )
+        adjoint, self._pulls = inputs.bind(kernels.of(factor, ADJOINT), dims, own)
+        self.launches = {role: hessian, ADJOINT: adjoint}
+        self.hessian = outputs[parts.HESSIAN]
+
+    def pull(self, argument: Argument) -> Array:
+        """(count, dim) derivatives of an argument's, once the kernel has run."""
+        return self._pulls[argument.part(parts.PULL)]
+
+    def by_constants(self, *, is_partial: bool) -> dict[str, Array]:
+        """Derivatives of a loss function by the constants of a factor, by name: (rows, dim).
+
+        Args:
+            is_partial: Numbers that are not finite count as 0.
+
+        Raises:
+            InputError: A derivative is not finite.
+        """
+        xp, found = self._backend.xp, {}
+        for one in self.factor.inputs:
+            if one.node is not None:
+                continue
+            pull, given = self.pull(one), self.inputs.given(one)
+            if one.source == WEIGHT:
+                # of an instance that weighs nothing the residual may be anything
+                weights = (
+                    given if one.name not in self.inputs.rows else given[self.inputs.rows[one.name]]
+                )
+                pull = xp.where((weights > 0.0) | xp.isfinite(pull), pull, 0.0)
+            is_finite = xp.isfinite(pull)
+            if is_partial:
+                pull = xp.where(is_finite, pull, 0.0)
+            elif not bool(is_finite.all()):
+                instance = int(xp.flatnonzero(~is_finite.all(axis=1))[0])
+                raise InputError(
+                    f"factor {self.factor.name}: the derivative by {one.source} of instance "
+                    f"{instance} is not finite at these values. Look for a root or a norm of zero "
+                    "in the residual"
+                )
+            found[one.source] = -self._summed(one, pull, given)
+        return found
+
+    def _summed(self, one: Argument, pull: Array, given: Array) -> Array:
+        """The derivatives by the rows of a constant, from those of instances."""
+        xp = self._backend.xp
+        if one.kind is ArgumentKind.CONST_UNIQUE:
+            pull = pull.sum(axis=0)[None]
+        elif one.name in self.inputs.rows:
+            rows = xp.zeros((int(given.shape[0]), int(pull.shape[1])))
+            add_rows(xp, rows, self.inputs.rows[one.name], xp.ascontiguousarray(pull))
+            pull = rows
+        if len(one.unit_ranges) > 0:
+            pull = pull.copy()
+        for part in one.unit_ranges:
+            # what is nearly of unit length gets it before it is used
+            columns = slice(part.start, part.stop)
+            unit = given[:, columns]
+            along = (unit * pull[:, columns]).sum(axis=1) / (unit * unit).sum(axis=1)
+            pull[:, columns] -= along[:, None] * unit
+        return pull
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """What the adjoint system of a gradient leaves.
+
+    Attributes:
+        factors: Those with instances; `pull` has the derivatives.
+        held: By node type (n, tangent_dim), derivatives by what stays where it starts, else 0;
+            None: all of it moves.
+        damping: See `Solution`.
+        remarks: What is to be said of the Hessian.
+        is_partial: Whether numbers that are not finite count as 0.
+    """
+
+    factors: Sequence["_FactorKernels"]
+    held: Mapping[str, Array | None]
+    damping: float
+    remarks: tuple[str, ...]
+    is_partial: bool
+
+
+class _Assembly:
+    """Systems of one structure.
+
+    Args:
+        backend: Where the arrays are.
+        kernels: Compiled for the factors.
+        factors: With their terms and at least one instance each.
+        nodes: Node types that they touch.
+        problem: Its counts and indices.
+        role: That of the kernels of the Hessian.
+        make_system: Makes what solves.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        kernels: InstanceKernels,
+        factors: Sequence[TracedFactor],
+        nodes: Sequence[NodeType],
+        problem: Problem,
+        role: str,
+        make_system: MakeSystem,
+    ) -> None:
+        self._backend, counts = backend, problem.counts
+        self._values = {
+            one.name: Packed.empty(backend, counts[one.name], one.storage_dim) for one in nodes
+        }
+        self._adjoints = {
+            one.name: Packed.empty(backend, counts[one.name], one.tangent_dim) for one in nodes
+        }
+        self._factors = [
+            _FactorKernels(
+                backend,
+                kernels,
+                InstanceInputs(backend, factor, problem, self._values),
+                self._adjoints,
+                role,
+            )
+            for factor in factors
+        ]
+        self._run = {
+            one: backend.repeated_runner([factor.launches[one] for factor in self._factors])
+            for one in (role, ADJOINT)
+        }
+        self._role = role
+        unknowns = Unknowns.of({one.name: (counts[one.name], one.tangent_dim) for one in nodes})
+        instances = [
+            Instances(
+                tuple(node.node_type.name for node in one.factor.nodes),
+                tuple(backend.to_host(one.inputs.index[node.name]) for node in one.factor.nodes),
+            )
+            for one in self._factors
+        ]
+        self._system = make_system(backend, unknowns, instances)
+
+    def solve(
+        self,
+        problem: Problem,
+        tangents: Mapping[str, Array],
+        moving: Mapping[str, Array],
+    ) -> _Solved:
+        """Solve H z = b, and run what reads z.
+
+        Args:
+            problem: Arrays of the structure, with values on the device.
+            tangents: b: (n, tangent_dim) derivatives by the tangents, on the device.
+            moving: By node type of which something is held (n, tangent_dim), 0 for that.
+
+        Raises:
+            InputError: A second derivative is not finite.
+        """
+        for name, packed in self._values.items():
+            packed.fill(problem.values[name])
+        for one in self._factors:
+            one.inputs.fill(problem)
+        self._run[self._role]()
+        solution = self._system.solve([one.hessian for one in self._factors], tangents, moving)
+        if solution is None:
+            raise InputError(self._not_finite())
+        for name, packed in self._adjoints.items():
+            packed.fill(solution.z[name])
+        self._run[ADJOINT]()
+        held = {
+            name: self._held(name, tangents[name], mask, is_partial=solution.is_partial)
+            for name, mask in solution.stays.items()
+        }
+        return _Solved(self._factors, held, solution.damping, solution.remarks, solution.is_partial)
+
+    def _not_finite(self) -> str:
+        xp = self._backend.xp
+        for one in self._factors:
+            bad = xp.flatnonzero(~xp.isfinite(one.hessian).all(axis=1))
+            if len(bad) > 0:
+                return (
+                    f"factor {one.factor.name}: a second derivative of instance {int(bad[0])} is "
+                    "not finite at these values, so there is no gradient. Look for a root or a "
+                    "norm of zero in the residual, or pass hessian='gauss_newton'"
+                )
+        return "a sum of second derivatives is not finite, so there is no gradient"
+
+    def _held(self, name: str, tangents: Array, mask: Array, *, is_partial: bool) -> Array | None:
+        """Derivatives by the tangent of what stays where it starts: b - H z."""
+        xp = self._backend.xp
+        if not bool(mask.any()):
+            return None
+        products = xp.zeros(tangents.shape)
+        for one in self._factors:
+            for node in one.factor.nodes:
+                if node.node_type.name == name:
+                    add_rows(xp, products, one.inputs.index[node.name], one.pull(node))
+        if is_partial:
+            mask = mask & xp.isfinite(products)
+        return xp.where(mask, tangents - products, 0.0)
+
+
 class Adjoint:
     """Derivatives for problems of some factors.
 
@@ -59,14 +310,14 @@ class Adjoint:
         nodes: Sequence[NodeType],
         factors: Sequence[TracedFactor],
         make_system: MakeSystem = SparseSystem,
-        kernels: GradientKernels | None = None,
+        kernels: InstanceKernels | None = None,
     ) -> None:
         self._backend = backend
         self._nodes = nodes
         self._make_system = make_system
-        self._kernels = GradientKernels(backend) if kernels is None else kernels
+        self._kernels = gradient_kernels(backend) if kernels is None else kernels
         self._charts = Charts(backend, factors)
-        self._assemblies: dict[object, Assembly] = {}
+        self._assemblies: dict[object, _Assembly] = {}
 
     def derive(
         self,
@@ -83,7 +334,7 @@ class Adjoint:
             factors: Those that have instances, with their terms.
             by_values: (n, storage_dim) derivatives by the values, on the device.
             moving: By node type of which something is held (n, tangent_dim), 0 for that.
-            role: `exact` or `gauss_newton`: see `GradientKernels`.
+            role: `exact` or `gauss_newton`: see `gradient_kernels`.
 
         Raises:
             InputError: A second derivative is not finite.
@@ -105,7 +356,7 @@ class Adjoint:
                 rows = rows * (self._backend.upload(problem.free[name]) == 0.0)
             starts[name] = None if rows is None else charts.pushed(name, values[name], rows)
         constants = {
-            one.factor.name: own_derivatives(self._backend, one, is_partial=solved.is_partial)
+            one.factor.name: one.by_constants(is_partial=solved.is_partial)
             for one in solved.factors
         }
         return Derived(starts, constants, solved.damping, solved.remarks)
@@ -116,13 +367,13 @@ class Adjoint:
         nodes: Sequence[NodeType],
         problem: Problem,
         role: str,
-    ) -> Assembly:
+    ) -> "_Assembly":
         """Memory and analysis for a structure, kept from gradient to gradient."""
         key = _structure(self._backend, factors, problem, role)
         known = self._assemblies.pop(key, None)
         if known is None:
             self._kernels.load(factors, [role, ADJOINT])
-            known = Assembly(
+            known = _Assembly(
                 self._backend, self._kernels, factors, nodes, problem, role, self._make_system
             )
         while len(self._assemblies) >= MAX_KEPT:

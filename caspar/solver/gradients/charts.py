@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-from caspar.codegen.targets import TARGETS
-from caspar.driver import compile_specs
 from caspar.equations.adjoint.node_kernels import (
     INPUT,
     OUTPUT,
@@ -23,7 +21,7 @@ from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.runtime.backend import Backend, Kernel
-from caspar.solver.gradients.launches import Packed, output_rows
+from caspar.solver.normal.instance_kernels import Packed, compiled, output_rows
 
 _SPECS: Mapping[str, Callable[[Argument], KernelSpec]] = {
     "pull": pull_kernel,
@@ -88,11 +86,7 @@ class Charts:
         with self._compiling:
             if (role, name) not in self._kernels:
                 argument = self._arguments[name]
-                sources = compile_specs(
-                    ["charts", role, name, f"{argument.symbols} {argument.chart_key}"],
-                    TARGETS[self._backend.traits.target],
-                    lambda: [_SPECS[role](argument)],
-                )
-                (source,) = sources.kernels.values()
-                self._kernels[role, name] = self._backend.load([source])[source.name]
+                key = f"{role} {name} {argument.symbols} {argument.chart_key}"
+                specs = {key: lambda: _SPECS[role](argument)}
+                (self._kernels[role, name],) = compiled(self._backend, "charts", specs)
             return self._kernels[role, name]

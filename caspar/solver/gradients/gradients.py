@@ -3,25 +3,29 @@
 Cost tier: once for a gradient; what is kept between them, `Adjoint` keeps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from caspar.errors import InputError
+from caspar.equations.adjoint.kernels import tangent_size
+from caspar.errors import InputError, OptionError
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
 from caspar.solver.covariance.estimate import without_active
-from caspar.solver.gradients.adjoint import Adjoint
+from caspar.solver.gradients.adjoint import EXACT, GAUSS_NEWTON, Adjoint
 from caspar.solver.gradients.gradient import Gradient
 from caspar.solver.gradients.inputs import Cotangents, given_back, shaped
-from caspar.solver.gradients.options import chosen_hessian
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 from caspar.solver.result.given import Given
 from caspar.solver.result.result import SolveResult
+
+MAX_EXACT_TANGENT = 48
+"""Components of the tangents of a factor's nodes up to which `auto` has second derivatives: their
+number grows with the square, and so does the time to compile them."""
 
 OF_A_COPY = (
     "this result is a copy or comes from a pickle, which does not hold the arrays that a gradient "
@@ -143,4 +147,27 @@ def on_status(status: Any) -> tuple[str, ...]:
     return (
         f"The solve ended with {status.name}: gradients hold at a minimum, so these may be wrong. "
         "Solve on until it converges.",
+    )
+
+
+def chosen_hessian(given: Any, factors: Sequence[TracedFactor]) -> tuple[str, tuple[str, ...]]:
+    """`exact` or `gauss_newton`, and what is to be said of the choice.
+
+    Raises:
+        OptionError: An unknown choice.
+    """
+    if given not in ("auto", EXACT, GAUSS_NEWTON):
+        raise OptionError(
+            f"hessian={given!r}: must be 'auto', 'exact' or 'gauss_newton', which leaves second "
+            "derivatives of residuals out"
+        )
+    if given != "auto":
+        return str(given), ()
+    large = [one.name for one in factors if tangent_size(one) > MAX_EXACT_TANGENT]
+    if len(large) == 0:
+        return EXACT, ()
+    return GAUSS_NEWTON, (
+        f"The Hessian is Gauss-Newton's, as instances of {', '.join(large)} have more than "
+        f"{MAX_EXACT_TANGENT} unknowns: gradients are off by the share of the second derivatives "
+        "of residuals. Pass hessian='exact' for these; their kernels take longer to compile.",
     )

@@ -16,9 +16,16 @@ from scipy.sparse import csc_matrix
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.runtime.cpu.direct import QdldlFactorization
-from caspar.solver.gradients.pattern import Integers, Unknowns, pattern_of
+from caspar.solver.normal.blocks import (
+    Coupling,
+    Unknowns,
+    block_lists,
+    coupled,
+    matrix_entries,
+)
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 SINGULAR_PIVOT = 1e-12
 """Pivot of the scaled H up to which it counts as singular; entries are known to about 1e-15."""
@@ -33,6 +40,29 @@ NOT_DEFINITE = (
     "The Hessian is not positive definite: these values are no minimum, or have not converged. "
     "Solve with tighter tolerances."
 )
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The nodes of a factor's instances, on the host.
+
+    Attributes:
+        types: Node type of each node argument.
+        index: (m,) the node of each instance, of each argument.
+    """
+
+    types: tuple[str, ...]
+    index: tuple[NDArray[np.int32], ...]
+
+    def unknowns(self, unknowns: Unknowns) -> Integers:
+        """(m, components of an instance's tangents): the number of each."""
+        return np.concatenate(
+            [
+                unknowns.numbers(np, name, index, np.arange(unknowns.nodes[name].dim))
+                for name, index in zip(self.types, self.index, strict=True)
+            ],
+            axis=1,
+        )
 
 
 @dataclass(frozen=True)
@@ -69,41 +99,92 @@ class HessianSystem(Protocol):
         """
 
 
+class Hessian:
+    """Where the entries of a Hessian are that instances of factors add to.
+
+    Args:
+        backend: Where their parts are.
+        unknowns: Of the node types.
+        instances: Of each factor.
+
+    Attributes:
+        rows: (nnz,) of the entries of the lower triangle, row after row, on the host.
+        columns: (nnz,) ascending in a row, which ends with its diagonal entry.
+        starts: (size + 1,) where rows begin.
+    """
+
+    def __init__(
+        self, backend: Backend, unknowns: Unknowns, instances: Sequence[Instances]
+    ) -> None:
+        self._backend = backend
+        couplings: list[Coupling] = []
+        for one in instances:
+            couplings += coupled(np, unknowns, zip(one.types, one.index, strict=True))
+        lists, size = block_lists(np, unknowns, couplings), unknowns.size
+        entries, self.starts = matrix_entries(np, lists, unknowns).by_rows(np, size)
+        self.rows, self.columns = entries.rows, entries.columns
+        keys = entries.rows * size + entries.columns
+        self._places: list[Array] = []
+        self._doubled: list[tuple[Array, ...] | None] = []
+        for one in instances:
+            own = one.unknowns(unknowns)
+            row, column = np.tril_indices(own.shape[1])
+            first, second = own[:, row], own[:, column]
+            key = np.maximum(first, second) * size + np.minimum(first, second)
+            self._places.append(backend.upload(np.searchsorted(keys, key).ravel()))
+            # an instance that touches a node twice has entries on the diagonal beside its own
+            twice = np.nonzero((first == second) & (row != column))
+            self._doubled.append(tuple(map(backend.upload, twice)) if len(twice[0]) > 0 else None)
+
+    def entries(self, parts: Sequence[Array]) -> Array:
+        """(nnz,) sums of the instances' parts, on the device.
+
+        Args:
+            parts: For each factor (m, entries of an instance): see `hessian_kernel`.
+        """
+        xp, num = self._backend.xp, len(self.columns)
+        total = xp.zeros(num)
+        for own, places, doubled in zip(parts, self._places, self._doubled, strict=True):
+            if doubled is not None:
+                own = own.copy()
+                own[doubled] *= 2.0
+            total += xp.bincount(places, weights=own.ravel(), minlength=num)
+        return total
+
+
 class SparseSystem:
     """Systems of all unknowns of a problem.
 
     Args:
         backend: Where parts and right-hand sides are.
         unknowns: Of the node types.
-        instances: For each factor (m, n), the unknowns of each instance.
+        instances: Of each factor.
     """
 
-    def __init__(self, backend: Backend, unknowns: Unknowns, instances: Sequence[Integers]) -> None:
-        self._backend = backend
-        self._unknowns = unknowns
-        self._pattern = pattern = pattern_of(unknowns.size, instances)
-        self._diagonal = pattern.diagonal
-        self._places = [backend.upload(places.ravel()) for places in pattern.places]
-        self._doubled = [
-            None if len(instance) == 0 else (backend.upload(instance), backend.upload(entry))
-            for instance, entry in pattern.doubled
-        ]
-        self._factorization = QdldlFactorization(pattern.indptr, pattern.indices, pattern.size)
+    def __init__(
+        self, backend: Backend, unknowns: Unknowns, instances: Sequence[Instances]
+    ) -> None:
+        self._backend, self._unknowns = backend, unknowns
+        hessian = self._hessian = Hessian(backend, unknowns, instances)
+        self._rows, self._columns = hessian.rows, hessian.columns
+        self._diagonal = hessian.starts[1:].astype(np.int64) - 1
+        self._factorization = QdldlFactorization(
+            hessian.starts, hessian.columns.astype(np.int32), unknowns.size
+        )
 
     def solve(
         self, parts: Sequence[Array], rhs: Mapping[str, Array], moving: Mapping[str, Array]
     ) -> Solution | None:
         """See `HessianSystem`."""
         backend, unknowns = self._backend, self._unknowns
-        entries = self._entries(parts)
+        entries: Floats = np.asarray(backend.to_host(self._hessian.entries(parts)))
         if not np.isfinite(entries).all():
             return None
-        scale = self._scales(entries, unknowns.moves(moving))
-        pattern, diagonal = self._pattern, self._diagonal
-        values = entries * scale[pattern.rows] * scale[pattern.indices]
+        scale, diagonal = self._scales(entries, moving), self._diagonal
+        values = entries * scale[self._rows] * scale[self._columns]
         values[diagonal] += scale == 0.0
-        on_host = {name: backend.to_host(rhs[name]) for name in unknowns.shapes}
-        scaled = unknowns.joined(on_host) * scale
+        on_host = {name: backend.to_host(rhs[name]) for name in unknowns.nodes}
+        scaled = unknowns.joined(np, on_host) * scale
         damping, pivots = 0.0, self._factorized(values)
         while not np.abs(pivots).min(initial=np.inf) > SINGULAR_PIVOT and damping < 1.0:
             damping = DAMPING if damping == 0.0 else 100.0 * damping
@@ -122,28 +203,19 @@ class SparseSystem:
             remarks if is_definite else (*remarks, NOT_DEFINITE),
         )
 
-    def _entries(self, parts: Sequence[Array]) -> Floats:
-        """(nnz,) of H, on the host."""
-        xp, num = self._backend.xp, len(self._pattern.indices)
-        total = xp.zeros(num)
-        for own, places, doubled in zip(parts, self._places, self._doubled, strict=True):
-            if doubled is not None:
-                own = own.copy()
-                own[doubled] *= 2.0
-            total += xp.bincount(places, weights=own.ravel(), minlength=num)
-        return np.asarray(self._backend.to_host(total))
-
-    def _scales(self, entries: Floats, moves: NDArray[np.bool_] | None) -> Floats:
+    def _scales(self, entries: Floats, moving: Mapping[str, Array]) -> Floats:
         """What makes the diagonal of H one; 0 for what is held, and for rows of zeros."""
         sizes = np.abs(entries[self._diagonal])
         if not sizes.all():
-            pattern, largest = self._pattern, np.zeros(len(sizes))
-            np.maximum.at(largest, pattern.rows, np.abs(entries))
-            np.maximum.at(largest, pattern.indices, np.abs(entries))
+            largest = np.zeros(len(sizes))
+            np.maximum.at(largest, self._rows, np.abs(entries))
+            np.maximum.at(largest, self._columns, np.abs(entries))
             sizes = np.where(sizes > 0.0, sizes, largest)
-        if moves is not None:
-            sizes = np.where(moves, sizes, 0.0)
-        return np.where(sizes > 0.0, 1.0 / np.sqrt(np.where(sizes > 0.0, sizes, 1.0)), 0.0)
+        is_held = sizes == 0.0
+        for name, part in self._unknowns.split(is_held).items():
+            if name in moving:
+                part |= np.asarray(moving[name]) == 0.0
+        return np.where(is_held, 0.0, 1.0 / np.sqrt(np.where(is_held, 1.0, sizes)))
 
     def _factorized(self, values: Floats) -> Floats:
         """Factorise, and return the pivots."""
@@ -157,9 +229,8 @@ class SparseSystem:
 
         That of a positive definite matrix needs none: its error is the rounding of the entries.
         """
-        pattern = self._pattern
-        shape = (pattern.size, pattern.size)
-        upper = csc_matrix((values, pattern.indices, pattern.indptr), shape=shape)
+        shape = (self._unknowns.size, self._unknowns.size)
+        upper = csc_matrix((values, self._columns, self._hessian.starts), shape=shape)
         lower, diagonal = upper.T, values[self._diagonal]
         for _ in range(REFINEMENTS):
             left = rhs - (upper @ solution + lower @ solution - diagonal * solution)

@@ -6,8 +6,7 @@ Another method is a module or folder beside this file, and an entry of `METHODS`
 from functools import partial
 
 from caspar.options import LinearSolverChoice
-from caspar.solver.linear.explicit.explicit import EXPLICIT
-from caspar.solver.linear.explicit.replacement import factorization_for, orthogonal_for
+from caspar.solver.linear.explicit.explicit import EXPLICIT, factorization_for, orthogonal_for
 from caspar.solver.linear.explicit.solvers import can_be_orthogonal, orthogonal_work
 from caspar.solver.linear.gradients import GRADIENTS
 from caspar.solver.linear.hand_over import HandOver

@@ -13,9 +13,9 @@ import caspar
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
-from caspar.solver.covariance.jacobians import DerivativeKernels
 from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.limits import Limits
+from caspar.solver.normal.jacobians import DerivativeKernels
 
 Rows = NDArray[np.float64]
 Arrays = dict[str, Any]

@@ -7,11 +7,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import block_diag, csc_matrix, random_array
 
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.covariance.elimination import roots_of
-from caspar.solver.covariance.inverses.iterative import _conjugate_gradients
-from caspar.solver.covariance.inverses.null_space import SHIFT, null_space, pinned_unknowns
-from caspar.solver.covariance.inverses.selected_inverse import SelectedInverse
-from caspar.solver.covariance.sums import add_rows
+from caspar.solver.covariance.inverses import (
+    SHIFT,
+    _conjugate_gradients,
+    null_space,
+    pinned_unknowns,
+)
+from caspar.solver.covariance.selected_inverse import SelectedInverse
+from caspar.solver.normal.elimination import roots_of
+from caspar.solver.normal.sums import add_rows
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -30,7 +34,6 @@ def test_selected_inverse(density: float, seed: int) -> None:
     assert_allclose(found[:, 0, 0], inverse[row, column], atol=1e-14)
     whole = np.arange(61)[:, None]
     assert_allclose(selected.blocks(whole, whole)[:, 0, 0], inverse.diagonal(), atol=1e-14)
-    assert selected.blocks(np.array([[-1]]), np.array([[3]]))[0, 0, 0] == 0.0
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 9])
@@ -70,8 +73,8 @@ def test_null_space(num_free: int) -> None:
     assert free.shape == (60, num_free)
     assert_allclose(free.T @ free, np.eye(num_free), atol=1e-12)
     assert np.abs(free - turn[:, :num_free] @ (turn[:, :num_free].T @ free)).max(initial=0.0) < 1e-5
-    pinned = pinned_unknowns(free)
-    assert len(np.unique(pinned)) == num_free
+    pinned = np.flatnonzero(pinned_unknowns(free))
+    assert len(pinned) == num_free
     if num_free > 0:
         assert np.linalg.svd(free[pinned])[1].min() > 1e-3
 

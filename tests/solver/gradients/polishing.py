@@ -16,9 +16,9 @@ import caspar
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
-from caspar.solver.covariance.jacobians import DerivativeKernels
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import given_factors, read_problem
+from caspar.solver.normal.jacobians import DerivativeKernels
 
 Rows = NDArray[np.float64]
 Arrays = dict[str, Any]

@@ -9,7 +9,7 @@ import caspar
 from benchmarks.linear_choice.cases import calibration
 from caspar.runtime.array_tools import ArrayTools
 from caspar.runtime.backend import Backend
-from caspar.solver.linear.explicit.coupled_items import (
+from caspar.solver.linear.explicit.structure import (
     coupled_items,
     mixed_windows,
     num_fill_pairs,

@@ -3,6 +3,7 @@
 Once for each structure.
 """
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,8 +15,9 @@ from caspar.solver.linear.costs import (
     forming_s,
     iteration_s,
     reduced_size,
+    setup_s,
 )
-from caspar.solver.linear.explicit.coupled_items import num_fill_pairs
+from caspar.solver.linear.explicit.structure import num_fill_pairs
 from caspar.solver.plan.plan import Plan
 
 MARGIN = 1.25
@@ -115,18 +117,22 @@ def _factorization(plan: Plan) -> Method:
     return Method.DENSE if reduced_size(plan) <= most else Method.SPARSE
 
 
-def replacing_method(plan: Plan) -> Method:
+def replacing_method(plan: Plan) -> tuple[Method, float, float]:
     """What takes over where PCG proves to be slow: a factorisation, if its matrix is small enough.
 
     Only where a type is eliminated: all unknowns are factorised from the start if they are not too
     many.
+
+    Returns:
+        The method, and by the model the seconds of a step and of its set-up.
     """
-    limits, size = plan.limits, reduced_size(plan)
-    if len(plan.eliminated) == 0 or size > limits.max_sparse_eliminated:
-        return Method.GRADIENTS
-    if num_fill_pairs(plan) > limits.max_auto_pairs:
-        return Method.GRADIENTS
-    return _factorization(plan)
+    limits, size, num_pairs = plan.limits, reduced_size(plan), 0
+    if len(plan.eliminated) > 0 and size <= limits.max_sparse_eliminated:
+        num_pairs = num_fill_pairs(plan)
+        if num_pairs <= limits.max_auto_pairs:
+            step_s = factorizing_s(plan) + forming_s(plan, num_pairs)
+            return _factorization(plan), step_s, setup_s(plan, num_pairs)
+    return Method.GRADIENTS, math.inf, setup_s(plan, 0)
 
 
 def _gradients(too_many: str) -> Choice:

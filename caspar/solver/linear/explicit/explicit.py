@@ -1,5 +1,7 @@
 """The reduced system as a matrix, which a library factorises: when, and by which one."""
 
+from functools import cache
+
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
 from caspar.equations.solver_kernels import kernel_specs
@@ -9,11 +11,16 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
-from caspar.solver.linear.explicit.choice import Method, choose_method, where_full
-from caspar.solver.linear.explicit.explicit_kernels import explicit_kernels, row_kernels
-from caspar.solver.linear.explicit.merge_kernels import merge_kernels
+from caspar.solver.linear.costs import iteration_s, setup_s
+from caspar.solver.linear.explicit.choice import Method, choose_method, replacing_method, where_full
+from caspar.solver.linear.explicit.explicit_kernels import (
+    explicit_kernels,
+    merge_kernels,
+    row_kernels,
+)
 from caspar.solver.linear.explicit.solvers import DenseSolver, OrthogonalSolver, SparseSolver
 from caspar.solver.linear.explicit.structure import build_structure
+from caspar.solver.linear.hand_over import Replacement, Seconds
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 
 
@@ -76,13 +83,18 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
         method = where_full(method, size, num_entries, plan.limits)
     if method is Method.GRADIENTS:
         return None
-    system.load(EXPLICIT.name, lambda: _specs(system.design))
+    design = system.design
+    system.load(EXPLICIT.name, lambda: _specs(design))
     if len(structure.merged) > 0:
         names = [".".join(types) for types in sorted(structure.merged)]
         name = f"{EXPLICIT.name} merging {' '.join(names)}"
-        system.load(name, lambda: merge_kernels(system.design, structure.merged))
+        system.load(
+            name,
+            lambda: merge_kernels(
+                design.factors, design.nodes, design.types, design.form, structure.merged
+            ),
+        )
     if method is Method.ORTHOGONAL:
-        design = system.design
         system.load("rows", lambda: row_kernels(design.factors, design.types, design.form))
         return OrthogonalSolver(plan, system.binder, structure)
     if method is Method.DENSE:
@@ -99,3 +111,35 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
 
 
 EXPLICIT = LinearMethod("explicit", _make, specs=_specs, is_likely=_is_likely)
+
+
+# -- direct solvers that take over in the middle of a solve: see `linear.hand_over` ---------------
+
+
+def factorization_for(system: LinearSystem) -> Replacement:
+    """The factorisation that takes over where PCG proves to be slow."""
+    plan = system.plan
+
+    @cache
+    def found() -> tuple[Method, float, float]:
+        return replacing_method(plan)
+
+    return Replacement(
+        iteration_s(plan),
+        setup_s(plan, 0),
+        lambda: Seconds(*found()[1:]),
+        lambda: _made(system, found()[0]),
+    )
+
+
+def orthogonal_for(system: LinearSystem) -> LinearSolver | None:
+    """The QR decomposition that takes over from a factorisation; None if memory lacks."""
+    return _made(system, Method.ORTHOGONAL)
+
+
+def _made(system: LinearSystem, method: Method) -> LinearSolver | None:
+    try:
+        return factorizing(system, method)
+    except (BackendError, MemoryError, SizeError):
+        system.plan.library.backend.trim()
+        return None

@@ -6,9 +6,12 @@ which `mix` adds. What is added besides: blocks of factors that touch two nodes;
 not hold of a large node (see `block_parts`); and for each pair of items of an eliminated node
 -Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the
 precision.
+
+`merge_kernels` are those of items that are summed before their pairs are walked; see `structure`.
+They are compiled for structures that have such items only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from caspar.equations.node_blocks import ROUNDING
@@ -127,6 +130,55 @@ def fill_kernel(given: FillTypes, types: Types, form: SolverForm) -> KernelSpec:
     values = [-dot(a, b) for a in rows for b in columns]
     sums = next(iter(form.factors.values())).sums
     kernel.write("pair_block", values, DType.FLOAT64, sums.block_access)
+    return kernel.build()
+
+
+def merge_name(eliminated: str, reduced: str) -> str:
+    """Name of the kernel that sums Z of items that couple the same two nodes."""
+    return SEPARATOR.join(("merge", *map(internal_name, (eliminated, reduced))))
+
+
+def merge_kernels(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    types: Types,
+    form: SolverForm,
+    merged: Collection[tuple[str, str]],
+) -> list[KernelSpec]:
+    """`merge__*` of each array of Z that is summed, and `fill_*` that read the sums.
+
+    Args:
+        factors: Of the solver.
+        nodes: Likewise.
+        types: Likewise.
+        form: Likewise.
+        merged: Eliminated and reduced types of the arrays.
+    """
+    by_name = {node.name: node for node in nodes}
+    made = [
+        _merge(by_name[eliminated], by_name[reduced], types, form)
+        for eliminated, reduced in sorted(merged)
+    ]
+    for eliminated, row, column in pairs_of_types(factors, nodes, form):
+        given = FillTypes(
+            eliminated,
+            row,
+            column,
+            sums_rows=(eliminated.name, row.name) in merged,
+            sums_columns=(eliminated.name, column.name) in merged,
+        )
+        if given.sums_rows or given.sums_columns:
+            made.append(fill_kernel(given, types, form))
+    return made
+
+
+def _merge(eliminated: NodeType, reduced: NodeType, types: Types, form: SolverForm) -> KernelSpec:
+    """Z of items, added in float64."""
+    kernel = KernelBuilder(merge_name(eliminated.name, reduced.name), DType.FLOAT64)
+    dim = eliminated.tangent_dim * reduced.tangent_dim
+    values = kernel.read("item_mixed", dim, types.storage, ReadIndexed())
+    sums = next(iter(form.factors.values())).sums
+    kernel.write("merged", values, DType.FLOAT64, sums.block_access)
     return kernel.build()
 
 

@@ -14,10 +14,10 @@ from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import row_scalars
 from caspar.solver.linear.explicit.explicit_kernels import HELD_SCALE
-from caspar.solver.linear.explicit.matrix import Entries, scalar_numbers
 from caspar.solver.linear.explicit.pair_kernels import ROWS
 from caspar.solver.linear.explicit.structure import Structure
 from caspar.solver.linear.explicit.system import ExplicitSystem
+from caspar.solver.normal.blocks import Entries
 from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.lone_promises import SHOWN, Promises, joint_texts
@@ -54,8 +54,8 @@ class DenseSolver:
         matrix = self._factorization.matrix
         entries = system.entries()
         place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
-        entries, place = entries.sent(structure.tools), structure.tools.send(place)
-        self.num_bytes = system.num_bytes + entries.num_bytes
+        entries, place = _sent(structure, entries), structure.tools.send(place)
+        self.num_bytes = system.num_bytes + sum(int(one.nbytes) for one in entries.parts)
         self.num_bytes += int(place.nbytes) + int(matrix.nbytes)
         target = Binding(matrix.reshape(-1), system.size**2, fields={"index": place})
         self._form = backend.sequence(system.form())
@@ -93,19 +93,14 @@ class SparseSolver:
         self.name = "sparse"
         backend = plan.library.backend
         tools = structure.tools
-        xp = tools.xp
         system = self._system = ExplicitSystem(plan, binder, structure)
-        unsorted = system.entries()
-        order = xp.argsort(unsorted.rows.astype(np.int64) * system.size + unsorted.columns)
-        entries = Entries(*(part[order] for part in unsorted.parts))
-        numbers = xp.arange(system.size + 1, dtype=np.int32)
-        starts = tools.send(xp.searchsorted(entries.rows, numbers).astype(np.int32))
-        entries = entries.sent(tools)
+        entries, starts = system.entries().by_rows(tools.xp, system.size)
+        entries, starts = _sent(structure, entries), tools.send(starts)
         self._factorization = backend.sparse_factorization(
             starts, entries.columns, system.size, system.outcome
         )
         values = self._factorization.values
-        self.num_bytes = system.num_bytes + entries.num_bytes
+        self.num_bytes = system.num_bytes + sum(int(one.nbytes) for one in entries.parts)
         self.num_bytes += self._factorization.num_bytes
         target = Binding(values, int(values.shape[0]))
         self._form = backend.sequence(
@@ -183,7 +178,7 @@ class OrthogonalSolver:
         self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
     ) -> None:
         self.remarks = remarks
-        self._plan = plan
+        self._plan, self._unknowns = plan, structure.unknowns
         backend = self._backend = plan.library.backend
         system = self._system = ExplicitSystem(plan, binder, structure)
         counts = [one.count * len(one.factor.residual) for one in plan.factors]
@@ -229,9 +224,7 @@ class OrthogonalSolver:
             name, dim = argument.node_type.name, argument.tangent_dim
             index = factor.order.index(argument.name, self._backend.to_host)
             node = np.zeros(factor.count, np.int64) if index is None else index.astype(np.int64)
-            count = self._plan.node_plans[name].count
-            own = scalar_numbers(np, count, dim, node, np.arange(dim))
-            columns = self._system.equations.first[name] + own
+            columns = self._unknowns.numbers(np, name, node, np.arange(dim))
             yield np.tile(columns, (1, len(factor.factor.residual)))
 
     def begin(self) -> None:
@@ -269,8 +262,10 @@ class OrthogonalSolver:
         found = {}
         for plan in self._plan.reduced:
             count, dim = plan.count, plan.node.tangent_dim
-            places = scalar_numbers(np, count, dim, np.arange(count), np.arange(dim))
-            found[plan.node.name] = numbers[self._system.equations.first[plan.node.name] + places]
+            name = plan.node.name
+            found[name] = numbers[
+                self._unknowns.numbers(np, name, np.arange(count), np.arange(dim))
+            ]
         return found
 
     def _solved(self, damping: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -292,11 +287,16 @@ class OrthogonalSolver:
             rhs[one.first_row : one.first_row + residual.size] = -residual.reshape(-1)
         # what is held, and numbers that no unknown has, get a row of their own
         is_alone = scale == HELD_SCALE
-        is_alone[list(system.equations.gaps)] = True
+        is_alone[list(self._unknowns.gaps)] = True
         own = np.arange(system.size)
         matrix[own, self._num_rows - system.size + own] = np.where(is_alone, 1.0, damping**0.5)
         found: tuple[NDArray[np.float64], NDArray[np.float64]] = self._qr.solve()
         return found
+
+
+def _sent(structure: Structure, entries: Entries) -> Entries:
+    """The same on the device."""
+    return Entries(*map(structure.tools.send, entries.parts))
 
 
 def orthogonal_work(plan: Plan) -> float:

@@ -2,7 +2,13 @@
 
 Input: a plan. Output: lists of blocks, and for the items of factors and the pairs of items of
 eliminated nodes the number of the block they add to. Once for each structure, on the host where
-that is quick. The number of pairs is the sum over eliminated nodes of k (k + 1) / 2 with k items.
+that is quick.
+
+An item is an instance's argument: it couples an eliminated node with one that remains, by its Z
+(see `explicit_kernels`). The matrix has a product for every pair of items of an eliminated node:
+k (k + 1) / 2 of k items. Where several items couple the same two nodes, as all corners of a picture
+couple its view with one camera, their Z are summed first: sum_a sum_b Z_a Z_b^T = (sum Z_a)
+(sum Z_b)^T. Then pairs of nodes count, and not pairs of instances.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,53 +20,81 @@ import numpy as np
 from caspar.errors import OutOfMemoryError
 from caspar.memory.array import Array
 from caspar.runtime.array_tools import ArrayTools
-from caspar.solver.linear.explicit.coupled_items import (
-    CoupledItems,
-    MergedItems,
-    MixedTypes,
-    MixedWindows,
-    coupled_items,
-    mixed_windows,
-    nodes_of,
+from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
+from caspar.solver.normal.blocks import (
+    CHUNK,
+    BlockList,
+    Coupling,
+    TypePair,
+    Unknowns,
+    block_lists,
     pairs_within,
 )
-from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 
-TypePair = tuple[str, str]
-"""Names of the node types of the rows and of the columns of a block."""
+MixedTypes = tuple[str, str]
+"""Names of an eliminated type and of one that remains: there is one array of Z for each."""
+
+MIN_MERGED = 2
+"""Items for each two nodes that they couple, from which on they are summed first: a sum takes a
+kernel more."""
 
 
 @dataclass(frozen=True)
-class BlockList:
-    """The blocks of two node types.
-
-    Of one type all diagonal blocks are first, in the order of the nodes, and the others are below
-    the diagonal.
+class MixedWindows:
+    """Where the items' Z are: one array for each eliminated and reduced type.
 
     Attributes:
-        row: Type of the rows.
-        column: Type of the columns; the same or an earlier one.
-        num_diagonal: Diagonal blocks.
-        rows: (n,) int64 node of the rows of each block off the diagonal; of `Structure.tools`.
-        columns: (n,) int64 node of its columns; likewise.
+        counts: Places of each array.
+        first: First place of a factor's argument, by their names.
     """
 
-    row: NodePlan
-    column: NodePlan
-    num_diagonal: int
-    rows: Array
-    columns: Array
+    counts: Mapping[MixedTypes, int]
+    first: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True)
+class MergedItems:
+    """Items of one array that are summed first.
+
+    Attributes:
+        items: (n,) int32 places in the array, sorted by number.
+        number: (n,) int32 sum that an item belongs to.
+        count: Sums.
+    """
+
+    items: Array
+    number: Array
+    count: int
 
     @property
-    def num_blocks(self) -> int:
-        """All of them."""
-        return self.num_diagonal + int(self.rows.shape[0])
+    def num_bytes(self) -> int:
+        """Bytes of both arrays."""
+        return int(self.items.nbytes) + int(self.number.nbytes)
 
-    @property
-    def dim(self) -> int:
-        """Scalars of a block."""
-        return self.row.node.tangent_dim * self.column.node.tangent_dim
+
+@dataclass(frozen=True)
+class CoupledItems:
+    """What couples the nodes of an eliminated type: items, or sums of items; (n,) int64 each.
+
+    Attributes:
+        eliminated: Name of the type.
+        owner: Eliminated node.
+        rank: Place of the other node's type among all of the plan.
+        node: The other node.
+        place: Of Z: in the array of the two types, or among its sums.
+    """
+
+    eliminated: str
+    owner: Array
+    rank: Array
+    node: Array
+    place: Array
+
+    def num_pairs(self, xp: Any) -> int:
+        """Pairs within the eliminated nodes, each with itself too."""
+        counts = xp.bincount(self.owner) if int(self.owner.shape[0]) > 0 else self.owner
+        return int((counts * (counts + 1)).sum()) // 2
 
 
 @dataclass(frozen=True)
@@ -107,7 +141,8 @@ class Structure:
     """All blocks of the system.
 
     Attributes:
-        blocks: By types; of every reduced type with itself at least.
+        unknowns: The numbers of the unknowns.
+        blocks: By types; of every reduced type with itself at least; arrays of `tools`.
         factors: What factors add.
         fills: What eliminated nodes add.
         windows: Where the items' Z are.
@@ -115,6 +150,7 @@ class Structure:
         tools: What it was found with.
     """
 
+    unknowns: Unknowns
     blocks: Mapping[TypePair, BlockList]
     factors: tuple[FactorBlocks, ...]
     fills: tuple[FillBlocks, ...]
@@ -125,20 +161,11 @@ class Structure:
     @property
     def num_bytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = [array for one in self.blocks.values() for array in (one.rows, one.columns)]
+        arrays = [one.keys for one in self.blocks.values()]
         arrays += [array for one in self.fills for array in (one.first, one.second, one.number)]
         arrays += [array for one in self.factors for array in (one.number, one.weights)]
         merged = sum(one.num_bytes for one in self.merged.values())
         return merged + sum(int(array.nbytes) for array in arrays if array is not None)
-
-
-@dataclass(frozen=True)
-class _Coupling:
-    """Nodes that share blocks: (n,) int64 each."""
-
-    types: TypePair
-    rows: Array
-    columns: Array
 
 
 def build_structure(plan: Plan) -> Structure:
@@ -171,8 +198,10 @@ def build_structure(plan: Plan) -> Structure:
     direct = [_factor_coupling(tools, factor, pair) for factor, pair in pairs]
     fills = [fill for items in coupled for fill in _fills(plan, tools, items, windows)]
     couplings = [*direct, *(coupling for _, coupling, _, _ in fills)]
-    blocks = _block_lists(plan, tools, couplings)
+    unknowns = reduced_unknowns(plan)
+    blocks = block_lists(tools.xp, unknowns, couplings)
     return Structure(
+        unknowns=unknowns,
         blocks=blocks,
         factors=tuple(
             _factor_blocks(plan, tools, factor, pair, coupling, blocks[coupling.types])
@@ -188,17 +217,32 @@ def build_structure(plan: Plan) -> Structure:
     )
 
 
+def reduced_unknowns(plan: Plan) -> Unknowns:
+    """In the order of the scalars of blocked float64 arrays, one of each reduced type.
+
+    Right-hand side and solution are such arrays, and equations at the same time.
+    """
+    return Unknowns.of(
+        {one.node.name: (one.count, one.node.tangent_dim) for one in plan.reduced}, CHUNK
+    )
+
+
+def _block_numbers(tools: ArrayTools, coupling: Coupling, blocks: BlockList) -> Array:
+    """(n,) int32."""
+    return blocks.numbers(tools.xp, coupling.rows, coupling.columns).astype(np.int32)
+
+
 # -- factors -------------------------------------------------------------------------------------
 
 
-def _factor_coupling(tools: ArrayTools, factor: FactorPlan, pair: ArgumentPair) -> _Coupling:
+def _factor_coupling(tools: ArrayTools, factor: FactorPlan, pair: ArgumentPair) -> Coupling:
     rows = nodes_of(tools, factor, pair.row.name)
     columns = nodes_of(tools, factor, pair.column.name)
     types = (pair.row.node_type.name, pair.column.node_type.name)
     if pair.is_of_one_type:
         xp = tools.xp
         rows, columns = xp.maximum(rows, columns), xp.minimum(rows, columns)
-    return _Coupling(types, rows, columns)
+    return Coupling(types, rows, columns)
 
 
 def _factor_blocks(
@@ -206,10 +250,10 @@ def _factor_blocks(
     tools: ArrayTools,
     factor: FactorPlan,
     pair: ArgumentPair,
-    coupling: _Coupling,
+    coupling: Coupling,
     blocks: BlockList,
 ) -> FactorBlocks:
-    number = tools.send(_block_numbers(tools.xp, coupling, blocks))
+    number = tools.send(_block_numbers(tools, coupling, blocks))
     weights = None
     if pair.is_of_one_type and not pair.is_of_one_argument:
         rows = nodes_of(tools, factor, pair.row.name)
@@ -224,7 +268,7 @@ def _factor_blocks(
 
 def _fills(
     plan: Plan, tools: ArrayTools, items: CoupledItems, windows: MixedWindows
-) -> list[tuple[str, _Coupling, Array, Array]]:
+) -> list[tuple[str, Coupling, Array, Array]]:
     """Pairs of items: the type, the nodes they couple, and the places of both."""
     xp, name = tools.xp, items.eliminated
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
@@ -238,9 +282,7 @@ def _fills(
             if wanted[0] < wanted[1] or (name, row.node.name) not in windows.counts:
                 continue
             chosen = _oriented(xp, rank, node, first, second, wanted)
-            coupling = _Coupling(
-                (row.node.name, column.node.name), node[chosen[0]], node[chosen[1]]
-            )
+            coupling = Coupling((row.node.name, column.node.name), node[chosen[0]], node[chosen[1]])
             fills.append((name, coupling, place[chosen[0]], place[chosen[1]]))
     return [fill for fill in fills if int(fill[2].shape[0]) > 0]
 
@@ -266,12 +308,12 @@ def _oriented(
 def _fill_blocks(
     tools: ArrayTools,
     name: str,
-    coupling: _Coupling,
+    coupling: Coupling,
     first: Array,
     second: Array,
     blocks: BlockList,
 ) -> FillBlocks:
-    number = _block_numbers(tools.xp, coupling, blocks)
+    number = _block_numbers(tools, coupling, blocks)
     order = _order(tools.xp, number, blocks.num_blocks)
     return FillBlocks(
         eliminated=name,
@@ -288,54 +330,106 @@ def _order(xp: Any, number: Array, num_blocks: int) -> Array:
     return xp.argsort(narrow, kind="stable")
 
 
-# -- blocks --------------------------------------------------------------------------------------
+# -- items ---------------------------------------------------------------------------------------
 
 
-def _block_lists(
-    plan: Plan, tools: ArrayTools, couplings: Sequence[_Coupling]
-) -> dict[TypePair, BlockList]:
-    """Distinct pairs of nodes, by types."""
-    xp, nodes = tools.xp, plan.node_plans
-    names = [node.node.name for node in plan.reduced]
-    pairs = [(name, name) for name in names]
-    pairs += list(dict.fromkeys(one.types for one in couplings if one.types not in pairs))
-    lists = {}
-    for row, column in pairs:
-        is_diagonal = row == column
-        keys = [xp.empty(0, dtype=np.int64)]
-        for one in couplings:
-            if one.types == (row, column):
-                key = one.rows * nodes[column].count + one.columns
-                keys.append(key[one.rows != one.columns] if is_diagonal else key)
-        size = nodes[row].count * nodes[column].count
-        distinct = _distinct(xp, xp.concatenate(keys), size)
-        rows, columns = xp.divmod(distinct, nodes[column].count)
-        num_diagonal = nodes[row].count if is_diagonal else 0
-        lists[row, column] = BlockList(nodes[row], nodes[column], num_diagonal, rows, columns)
-    return lists
+def mixed_windows(plan: Plan) -> MixedWindows:
+    """Where the items' Z are."""
+    counts: dict[MixedTypes, int] = {}
+    first: dict[tuple[str, str], int] = {}
+    for eliminated in plan.eliminated:
+        for factor in _touching(plan, eliminated):
+            for argument in factor.reduced:
+                array = (eliminated.node.name, argument.node_type.name)
+                first[factor.factor.name, argument.name] = counts.get(array, 0)
+                counts[array] = counts.get(array, 0) + factor.count
+    return MixedWindows(counts, first)
 
 
-def _distinct(xp: Any, keys: Array, size: int) -> Array:
-    """Return which of the numbers below `size` are among the keys, ascending."""
-    if size > keys.shape[0]:
-        return xp.unique(keys)
-    is_there = xp.zeros(size, dtype=np.bool_)
-    is_there[keys] = True
-    return xp.flatnonzero(is_there)
+def coupled_items(
+    plan: Plan, tools: ArrayTools, windows: MixedWindows
+) -> tuple[list[CoupledItems], dict[MixedTypes, MergedItems]]:
+    """What couples nodes, by eliminated type, and which items are summed first."""
+    xp = tools.xp
+    ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
+    coupled, merged = [], {}
+    for eliminated in plan.eliminated:
+        parts = []
+        for name, (owner, node, place) in _items(plan, tools, eliminated, windows).items():
+            keys, number = xp.unique(
+                owner * plan.node_plans[name].count + node, return_inverse=True
+            )
+            if MIN_MERGED * keys.shape[0] <= owner.shape[0]:
+                order = xp.argsort(number, kind="stable")
+                merged[eliminated.node.name, name] = MergedItems(
+                    tools.send(place[order].astype(np.int32)),
+                    tools.send(number[order].astype(np.int32)),
+                    int(keys.shape[0]),
+                )
+                owner, node = xp.divmod(keys, plan.node_plans[name].count)
+                place = xp.arange(keys.shape[0])
+            parts.append((owner, xp.full(owner.shape, ranks[name]), node, place))
+        if len(parts) > 0:
+            arrays = (xp.concatenate(part) for part in zip(*parts, strict=True))
+            coupled.append(CoupledItems(eliminated.node.name, *arrays))
+    return coupled, merged
 
 
-def _block_numbers(xp: Any, coupling: _Coupling, blocks: BlockList) -> Array:
-    """(n,) int32."""
-    key = coupling.rows * blocks.column.count + coupling.columns
-    known = blocks.rows * blocks.column.count + blocks.columns
-    size = blocks.row.count * blocks.column.count
-    if size <= key.shape[0]:
-        table = xp.zeros(size, dtype=np.int64)
-        table[known] = xp.arange(known.shape[0])
-        place = table[key]
-    else:
-        place = xp.searchsorted(known, key)
-    number = blocks.num_diagonal + place
-    if blocks.num_diagonal > 0:
-        number = xp.where(coupling.rows == coupling.columns, coupling.rows, number)
-    return number.astype(np.int32)
+def _items(
+    plan: Plan, tools: ArrayTools, eliminated: NodePlan, windows: MixedWindows
+) -> dict[str, tuple[Array, Array, Array]]:
+    """By the other node's type: eliminated node, other node and place of each item; int64."""
+    xp = tools.xp
+    found: dict[str, list[tuple[Array, Array, Array]]] = {}
+    for factor in _touching(plan, eliminated):
+        slot = xp.flatnonzero(is_item(tools, factor))
+        owner = tools.bring(eliminated_nodes(factor))[slot].astype(np.int64)
+        for argument in factor.reduced:
+            node = nodes_of(tools, factor, argument.name)[slot]
+            place = slot + windows.first[factor.factor.name, argument.name]
+            found.setdefault(argument.node_type.name, []).append((owner, node, place))
+    return {name: _joined(xp, parts) for name, parts in found.items()}
+
+
+def _joined(xp: Any, parts: Sequence[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+    owner, node, place = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return owner, node, place
+
+
+def num_fill_pairs(plan: Plan) -> int:
+    """Pairs that the matrix has a product for, each item with itself too."""
+    num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
+    tools = ArrayTools(plan.library.backend, num_items)
+    coupled, _ = coupled_items(plan, tools, mixed_windows(plan))
+    return sum(one.num_pairs(tools.xp) for one in coupled)
+
+
+def nodes_of(tools: ArrayTools, factor: FactorPlan, name: str) -> Array:
+    """Node of each item, int64; of a unique node always the first."""
+    index = factor.order.index(name, tools.bring)
+    if index is None:
+        return tools.xp.zeros(factor.count, dtype=np.int64)
+    return index.astype(np.int64)
+
+
+def eliminated_nodes(factor: FactorPlan) -> Array:
+    """Eliminated node of each slot."""
+    return factor.order.nodes[factor.form.eliminated_argument.name]
+
+
+def is_item(tools: ArrayTools, factor: FactorPlan) -> Array:
+    """(num_slots,) which slots are not holes."""
+    tiles = factor.order.node_tiles
+    assert tiles is not None
+    tile_items = tools.bring(tiles.tile_items)
+    size = factor.count // max(1, int(tile_items.shape[0]))
+    return (tools.xp.arange(size, dtype=np.int32) < tile_items[:, None]).reshape(-1)
+
+
+def _touching(plan: Plan, eliminated: NodePlan) -> list[FactorPlan]:
+    """Factors that touch an eliminated type, and others."""
+    return [
+        factor
+        for factor in plan.factors
+        if factor.form.eliminates(eliminated.node.name) and len(factor.reduced) > 0
+    ]

@@ -9,33 +9,29 @@ from enum import Enum
 
 import numpy as np
 
+from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Launch
-from caspar.solver.linear.explicit.coupled_items import MergedItems, MixedTypes
-from caspar.solver.linear.explicit.explicit_kernels import FillTypes
-from caspar.solver.linear.explicit.matrix import (
-    BlockMemory,
-    Entries,
-    Equations,
-    matrix_entries,
-    number_unknowns,
-    place_blocks,
-)
-from caspar.solver.linear.explicit.merge_kernels import merge_name
+from caspar.solver.linear.explicit.explicit_kernels import FillTypes, merge_name
 from caspar.solver.linear.explicit.structure import (
     FactorBlocks,
     FillBlocks,
+    MergedItems,
+    MixedTypes,
     Structure,
-    TypePair,
 )
+from caspar.solver.normal.blocks import Entries, TypePair, matrix_entries
 from caspar.solver.plan.arena import ArenaPlan
 from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import Binder
+
+ALIGNMENT = 32
+"""Scalars between the first ones of two arrays of blocks."""
 
 
 class _Vector(Enum):
@@ -73,7 +69,6 @@ class ExplicitSystem:
         rhs: (size,) float64.
         solution: (size,) float64, to be written between `write_entries` and `finish`.
         outcome: (2,) float64 that the factorisation writes.
-        equations: Numbers of the unknowns.
         scale: (size,) float64, D^-1/2 of each unknown; or 1, where variables are scaled by it.
         num_bytes: Bytes of blocks and partials.
     """
@@ -83,8 +78,7 @@ class ExplicitSystem:
         self._binder = binder
         self._backend = plan.library.backend
         self._structure = structure
-        self.equations: Equations = number_unknowns(plan.reduced)
-        self._places: BlockMemory = place_blocks(structure)
+        self._first, self._num_scalars = _placed(structure)
         # what adds to the blocks, and how items are summed
         self._parts: Sequence[FactorBlocks | FillBlocks] = (*structure.factors, *structure.fills)
         self._sums = [self._sum(part) for part in self._parts]
@@ -94,9 +88,12 @@ class ExplicitSystem:
         arena = self._reserve()
         self._memory = arena.allocate(self._backend)
         self._backend.clear(self._memory[_Vector.RHS])
-        for ones in (self._memory[_Vector.SCALE], self._memory[_Vector.BLOCKS][self._places.one :]):
+        for ones in (
+            self._memory[_Vector.SCALE],
+            self._memory[_Vector.BLOCKS][self._num_scalars :],
+        ):
             self._backend.write(ones, np.ones(ones.shape, ones.dtype))
-        self.size = self.equations.size
+        self.size = structure.unknowns.size
         self.rhs = self._memory[_Vector.RHS]
         self.solution = self._memory[_Vector.SOLUTION]
         self.outcome = self._memory[_Vector.OUTCOME]
@@ -109,9 +106,9 @@ class ExplicitSystem:
 
     def _reserve(self) -> ArenaPlan[_Key]:
         arena: ArenaPlan[_Key] = ArenaPlan()
-        arena.reserve(_Vector.BLOCKS, self._places.size + 1, DType.FLOAT64)
+        arena.reserve(_Vector.BLOCKS, self._num_scalars + 1, DType.FLOAT64)
         for vector in (_Vector.SCALE, _Vector.RHS, _Vector.SOLUTION):
-            arena.reserve(vector, self.equations.size, DType.FLOAT64)
+            arena.reserve(vector, self._structure.unknowns.size, DType.FLOAT64)
         arena.reserve(_Vector.OUTCOME, 2, DType.FLOAT64)
         storage = self._plan.types.storage
         for types, count in self._structure.windows.counts.items():
@@ -149,13 +146,13 @@ class ExplicitSystem:
         return SharedSum(dim, DType.FLOAT64, items.count, tiles)
 
     def _blocks(self, types: TypePair) -> Binding:
-        blocks, first = self._structure.blocks[types], self._places.first[types]
+        blocks, first = self._structure.blocks[types], self._first[types]
         length = blocks.num_blocks
         return Binding(self._memory[_Vector.BLOCKS][first : first + length * blocks.dim], length)
 
     def _of_type(self, vector: _Vector, plan: NodePlan) -> Binding:
         """A node type's part of a vector of all unknowns."""
-        first = self.equations.first[plan.node.name]
+        first = self._structure.unknowns.nodes[plan.node.name].first
         size = plan.count * plan.node.tangent_dim
         return Binding(self._memory[vector][first : first + size], plan.count)
 
@@ -165,7 +162,7 @@ class ExplicitSystem:
         """From linearised sums and damping to the blocks and the right-hand side."""
         # of reduced types for D without zeros alone: their blocks come later
         launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
-        blocks = self._memory[_Vector.BLOCKS][: self._places.size]
+        blocks = self._memory[_Vector.BLOCKS][: self._num_scalars]
         launches.append(self._binder.clear_array(blocks.view(np.float32)))
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.copy(Span.REDUCED_SUMS, Span.SUMS))
@@ -197,13 +194,16 @@ class ExplicitSystem:
 
     def entries(self) -> Entries:
         """Entries of the lower triangle, made anew."""
-        return matrix_entries(self._structure, self.equations, self._places)
+        given, one = self._structure, self._num_scalars
+        return matrix_entries(
+            given.tools.xp, given.blocks, given.unknowns, self._first, one=one, dtype=np.int32
+        )
 
     def write_entries(self, kernel: str, entries: Entries, matrix: Binding) -> Launch:
         """Entries from the blocks to a matrix."""
         blocks, scale = self._memory[_Vector.BLOCKS], self._memory[_Vector.SCALE]
         bindings = {
-            "blocks": Binding(blocks, self._places.size + 1, fields={"index": entries.source}),
+            "blocks": Binding(blocks, self._num_scalars + 1, fields={"index": entries.source}),
             "row_scale": Binding(scale, self.size, fields={"index": entries.rows}),
             "column_scale": Binding(scale, self.size, fields={"index": entries.columns}),
             "matrix": matrix,
@@ -268,3 +268,21 @@ class ExplicitSystem:
                 factor.count,
             )
         return self._binder.mix(factor, bindings)
+
+
+def _placed(structure: Structure) -> tuple[dict[TypePair, int], int]:
+    """The first scalar of each list of blocks, one behind the other, and scalars in all.
+
+    Raises:
+        OutOfMemoryError: More scalars than an int32 counts.
+    """
+    first, size = {}, 0
+    for types, blocks in structure.blocks.items():
+        first[types] = size
+        size += -(-blocks.num_blocks * blocks.dim // ALIGNMENT) * ALIGNMENT
+    if size >= np.iinfo(np.int32).max:
+        raise OutOfMemoryError(
+            f"the blocks of the system have {size:,} scalars; at most "
+            f"{np.iinfo(np.int32).max:,} are allowed: use linear_solver='schur_pcg' or 'pcg'"
+        )
+    return first, size

@@ -60,19 +60,16 @@ class SelectedInverse:
         """Blocks of the inverse.
 
         Args:
-            first: (k, w) rows of the matrix, -1 for none.
-            second: (k, w) columns; all pairs of a block must be on the pattern.
+            first: (k, a) rows of the matrix.
+            second: (k, b) columns; all pairs of a block must be on the pattern.
 
         Returns:
-            (k, w, w), zero where there is none.
+            (k, a, b).
         """
         shape = (*first.shape, second.shape[1])
-        row = np.broadcast_to(first[:, :, None], shape)
-        column = np.broadcast_to(second[:, None, :], shape)
-        is_there = (row >= 0) & (column >= 0)
-        result = np.zeros(shape)
-        result[is_there] = self._entries(self._rank[row[is_there]], self._rank[column[is_there]])
-        return result
+        row = np.broadcast_to(self._rank[first][:, :, None], shape)
+        column = np.broadcast_to(self._rank[second][:, None, :], shape)
+        return self._entries(row.ravel(), column.ravel()).reshape(shape)
 
     def _entries(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> FloatArray:
         row, column = np.maximum(row, column), np.minimum(row, column)

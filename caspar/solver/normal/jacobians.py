@@ -5,18 +5,21 @@ backend's device. Cost tier: kernels once for a solver, the rest once for a cova
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from caspar.equations.factor_kernels import derivative_kernel
 from caspar.equations.parts import FactorPart, SolverPart
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
+from caspar.frontend.precision import TYPES
 from caspar.memory.array import Array
+from caspar.options import Precision
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.instance_kernels import InstanceKernels
 from caspar.solver.input.problem import FactorArrays, Problem
+from caspar.solver.normal.instance_kernels import InstanceInputs, InstanceKernels, Packed
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class DerivativeKernels:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._kernels = InstanceKernels(backend, "derivatives", derivative_kernel)
+        makers = {"derivatives": partial(derivative_kernel, types=TYPES[Precision.FLOAT64])}
+        self._kernels = InstanceKernels(backend, "derivatives", makers)
 
     def evaluate(self, factors: Sequence[TracedFactor], problem: Problem) -> list[FactorJacobian]:
         """Every factor that has instances.
@@ -91,35 +95,32 @@ class DerivativeKernels:
         Raises:
             InputError: A cost or a derivative is not finite.
         """
-        self._kernels.compile(factors)
-        packed = {name: self._kernels.packed(rows) for name, rows in problem.values.items()}
+        self._kernels.load(factors, ["derivatives"])
+        values = {name: Packed.of(self._backend, rows) for name, rows in problem.values.items()}
         return [
-            self._evaluate(factor, problem, packed)
+            self._evaluate(InstanceInputs(self._backend, factor, problem, values), problem)
             for factor in factors
             if problem.factors[factor.name].count > 0
         ]
 
-    def _evaluate(
-        self, factor: TracedFactor, problem: Problem, packed: Mapping[str, Array]
-    ) -> FactorJacobian:
-        arrays, num_rows = problem.factors[factor.name], len(factor.residual)
-        dims = {SolverPart.COSTS.addend: 1}
-        for argument in factor.nodes:
-            dims[argument.part(FactorPart.JACOBIAN.text)] = num_rows * argument.tangent_dim
-        outputs, indices = self._kernels.run(factor, problem, packed, dims)
-        counted = self._counted(arrays)
-        costs = outputs[SolverPart.COSTS.addend][:, 0][counted]
+    def _evaluate(self, inputs: InstanceInputs, problem: Problem) -> FactorJacobian:
+        factor = inputs.factor
+        num_rows, cost = len(factor.residual), SolverPart.COSTS.addend
+        names = {one.name: one.part(FactorPart.JACOBIAN.text) for one in factor.nodes}
+        dims = {names[one.name]: num_rows * one.tangent_dim for one in factor.nodes}
+        kernel = self._kernels.of(factor, "derivatives")
+        launch, outputs = inputs.bind(kernel, {cost: 1, **dims})
+        self._backend.runner([launch])()
+        counted = self._counted(problem.factors[factor.name])
+        costs = outputs[cost][:, 0][counted]
         self._check(factor.name, "cost", costs[:, None])
         nodes = []
         for argument in factor.nodes:
-            entries = outputs[argument.part(FactorPart.JACOBIAN.text)][counted]
+            entries = outputs[names[argument.name]][counted]
             self._check(factor.name, f"derivative by {argument.source}", entries)
             shape = (len(entries), num_rows, argument.tangent_dim)
-            index = indices[argument.name]
-            if index is None:
-                index = self._backend.xp.zeros(arrays.count, dtype="int32")
-            name = argument.node_type.name
-            nodes.append(NodeJacobian(name, index[counted], entries.reshape(shape)))
+            index = inputs.index[argument.name][counted]
+            nodes.append(NodeJacobian(argument.node_type.name, index, entries.reshape(shape)))
         return FactorJacobian(factor.name, num_rows, costs, tuple(nodes))
 
     def _counted(self, arrays: FactorArrays) -> Any:

@@ -5,17 +5,22 @@ V = sum E^T E of an eliminated node is inverted as R R^T, and Z = R^T sum E^T C 
 Then the reduced system is B - sum Z^T Z, and the covariance of the node is R (I + Z Sigma Z^T) R^T.
 Where V is singular, R R^T is its pseudo-inverse: that direction of the node is free, whatever the
 others do. Cost tier: once for a covariance.
+
+A solve lists all pairs of couplings (`linear.explicit.structure`), as it walks them in every
+iteration; here pieces of them are made, walked and forgotten.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
 from types import ModuleType
 
 import numpy as np
 
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.sums import piece_scalars
+from caspar.solver.normal.blocks import TypePair, pairs_in_pieces
+from caspar.solver.normal.sums import add_rows, piece_scalars, pieces
 
 FREE_EIGENVALUE = 1e-13
 """Eigenvalues of J^T J up to which a direction counts as free, where columns of J have length 1.
@@ -36,16 +41,39 @@ class FreeNodeDirection:
 
 
 @dataclass(frozen=True)
+class Couplings:
+    """What couples the eliminated nodes of a type with the nodes of another one.
+
+    Attributes:
+        node: (c,) the eliminated node of each coupling, ascending.
+        other: (c,) the other node, ascending for an eliminated node.
+        blocks: (c, d, other d) Z.
+        count: Nodes of the other type.
+    """
+
+    node: Array
+    other: Array
+    blocks: Array
+    count: int
+
+    def __len__(self) -> int:
+        """Couplings."""
+        return len(self.node)
+
+
+@dataclass(frozen=True)
 class Pairs:
     """Pairs of couplings that belong to one eliminated node.
 
     Attributes:
-        first: (k,) numbers of couplings.
-        second: (k,) the same, not less than `first`.
+        types: The other nodes' types, of rows and columns of a block.
+        rows: (k,) numbers of couplings; their other nodes are not before those of the columns.
+        columns: (k,) the same.
     """
 
-    first: Array
-    second: Array
+    types: TypePair
+    rows: Array
+    columns: Array
 
 
 @dataclass(frozen=True)
@@ -54,16 +82,12 @@ class Elimination:
 
     Attributes:
         roots: (n, d, d) R of each node.
-        node: (c,) the node of each coupling, ascending.
-        object: (c,) the object of the reduced system that it is coupled with, ascending for a node.
-        blocks: (c, d, width) Z.
+        couplings: By the other nodes' type, in order.
         free: Directions that no residual sees.
     """
 
     roots: Array
-    node: Array
-    object: Array
-    blocks: Array
+    couplings: Mapping[str, Couplings]
     free: tuple[FreeNodeDirection, ...]
 
     def of_nodes(self, xp: ModuleType, index: Array) -> "Elimination":
@@ -72,42 +96,63 @@ class Elimination:
             return self
         rank = xp.full(len(self.roots), -1, dtype=np.int64)
         rank[index] = xp.arange(len(index))
-        kept = xp.flatnonzero(rank[self.node] >= 0)
-        node = rank[self.node[kept]]
-        return Elimination(self.roots[index], node, self.object[kept], self.blocks[kept], ())
+        couplings = {}
+        for name, one in self.couplings.items():
+            kept = xp.flatnonzero(rank[one.node] >= 0)
+            node = rank[one.node[kept]]
+            couplings[name] = replace(
+                one, node=node, other=one.other[kept], blocks=one.blocks[kept]
+            )
+        return Elimination(self.roots[index], couplings, ())
+
+    def moved(self, xp: ModuleType, vectors: Mapping[str, Array]) -> Array:
+        """Z x, (n, d, k), of (nodes, dim, k) of each type that remains."""
+        num = next(iter(vectors.values())).shape[2]
+        moved = xp.zeros((*self.roots.shape[:2], num))
+        for name, one in self.couplings.items():
+            for piece in pieces(xp, len(one), one.blocks.shape[2] * num):
+                product = one.blocks[piece] @ vectors[name][one.other[piece]]
+                add_rows(xp, moved, one.node[piece], product)
+        return moved
+
+    def taken(self, xp: ModuleType, vectors: Array) -> dict[str, Array]:
+        """Z^T y of (n, d, k): by type that remains (nodes, dim, k)."""
+        found = {}
+        for name, one in self.couplings.items():
+            dim, num = one.blocks.shape[2], vectors.shape[2]
+            found[name] = xp.zeros((one.count, dim, num))
+            for piece in pieces(xp, len(one), dim * num):
+                product = one.blocks[piece].transpose(0, 2, 1) @ vectors[one.node[piece]]
+                add_rows(xp, found[name], one.other[piece], product)
+        return found
 
     def num_pairs(self, xp: ModuleType) -> int:
         """Pairs of couplings of one node, each once."""
-        counts = xp.bincount(self.node, minlength=1).astype(np.float64)
+        counts = sum(
+            (xp.bincount(one.node, minlength=len(self.roots)) for one in self.couplings.values()),
+            start=xp.zeros(len(self.roots)),
+        )
         return int((counts * (counts + 1.0)).sum() / 2.0)
 
     def pairs(self, xp: ModuleType, scalars_of_pair: int) -> Iterator[Pairs]:
         """All pairs, in pieces."""
-        num = len(self.node)
-        if num == 0:
+        names, parts = list(self.couplings), list(self.couplings.values())
+        most = max(1, piece_scalars(xp) // scalars_of_pair)
+        if len(parts) <= 1:
+            for one in parts:
+                for later, earlier in pairs_in_pieces(xp, one.node, most):
+                    yield Pairs((names[0], names[0]), later, earlier)
             return
-        ends = xp.searchsorted(self.node, self.node, side="right")
-        behind = ends - xp.arange(num)
-        total = xp.cumsum(behind)
-        step = max(1, piece_scalars(xp) // scalars_of_pair)
-        limits = xp.arange(step, int(total[-1]) + step, step)
-        cuts = xp.searchsorted(total, limits, side="right").tolist()
-        first = 0
-        for cut in [*cuts, num]:
-            last = min(max(cut, first + 1), num)
-            if last > first:
-                yield _pairs(xp, first, behind[first:last])
-                first = last
-
-
-def _pairs(xp: ModuleType, begin: int, behind: Array) -> Pairs:
-    """Each of some couplings with itself and those behind it."""
-    total = int(behind.sum())
-    ends = xp.cumsum(behind)
-    # CuPy's repeat takes no array
-    first = xp.searchsorted(ends, xp.arange(total), side="right")
-    second = first + xp.arange(total) - (ends - behind)[first]
-    return Pairs(begin + first, begin + second)
+        node = xp.concatenate([one.node for one in parts])
+        order = xp.argsort(node, kind="stable")
+        type_of = xp.concatenate([xp.full(len(one), rank) for rank, one in enumerate(parts)])[order]
+        place = xp.concatenate([xp.arange(len(one)) for one in parts])[order]
+        for later, earlier in pairs_in_pieces(xp, node[order], most):
+            for column, row in combinations_with_replacement(range(len(parts)), 2):
+                chosen = xp.flatnonzero((type_of[later] == row) & (type_of[earlier] == column))
+                if len(chosen) > 0:
+                    rows, columns = place[later[chosen]], place[earlier[chosen]]
+                    yield Pairs((names[row], names[column]), rows, columns)
 
 
 def roots_of(backend: Backend, blocks: Array) -> tuple[Array, tuple[FreeNodeDirection, ...]]:
