@@ -46,6 +46,7 @@ from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import cached
 from caspar.ir.dtype import DType
+from caspar.ir.traced import LARGEST
 from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
 
@@ -206,8 +207,8 @@ class _Writer:
             text.set(state(State.RELIEF), self._option(Option.LEAST_RELIEF))
             self._forget_answers()
         text.set("phase", _STEP)
-        largest = self._number(policy._LARGEST)
-        is_finite = f"(cost <= {largest}) & (cost >= {self._number(-policy._LARGEST)})"
+        largest = self._number(LARGEST)
+        is_finite = f"(cost <= {largest}) & (cost >= {self._number(-LARGEST)})"
         with text.when(f"({text.chosen(is_finite, '1', '0')}) == 0"):
             self._set("end", code(SolveStatus.INITIAL_COST_NOT_FINITE))
             text.set("phase", _DONE)
@@ -337,7 +338,7 @@ class _Writer:
         if self._asks_stale:
             text.set("is_stale", "0")
         text.set("phase", _STEP)
-        half, largest = self._number(0.5), self._number(policy._LARGEST)
+        half, largest = self._number(0.5), self._number(LARGEST)
         is_singular = f"{programs.TRIED}[{int(Tried.STEP_SQUARE)}] > {largest}"
         with text.repeat(f"phase == {_STEP}"):
             if self._team is None:
