@@ -93,13 +93,8 @@ def _options(state: PolicyState, options: CompleteOptions) -> dict[Option, float
 
 
 def _answers(changes: CostChanges) -> dict[Answer, float]:
-    digit, third = (changes.get(one) for one in (AskRounding.LAST_DIGIT, AskRounding.LAST_THIRD))
-    return {
-        Answer.DIGIT_KNOWN: digit is not None,
-        Answer.DIGIT: digit or 0.0,
-        Answer.THIRD_KNOWN: third is not None,
-        Answer.THIRD: third or 0.0,
-    }
+    asks = {Answer.DIGIT: AskRounding.LAST_DIGIT, Answer.THIRD: AskRounding.LAST_THIRD}
+    return {place: changes.get(ask, policy.NOT_ASKED) for place, ask in asks.items()}
 
 
 def _row(numbers: Mapping[Any, float]) -> list[float]:

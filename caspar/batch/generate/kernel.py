@@ -25,7 +25,7 @@ from contextlib import nullcontext
 
 from caspar.batch.generate import policy_program as policy
 from caspar.batch.generate import programs, step_program
-from caspar.batch.generate.instances import InstanceText, drawn_sign
+from caspar.batch.generate.instances import InstanceText, drawn_sign, empty_text
 from caspar.batch.generate.parameters import (
     FINAL_COST,
     HANDED,
@@ -40,7 +40,6 @@ from caspar.batch.generate.policy_program import Answer, Option, State, Verdict,
 from caspar.batch.generate.programs import WIDE, Tried
 from caspar.batch.generate.shape import BatchShape, ProblemNodes, Team
 from caspar.batch.generate.team_orthogonal import team_step
-from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target
@@ -225,7 +224,7 @@ class _Writer:
 
     def _forget_answers(self) -> None:
         for place in Answer:
-            self._set(f"{policy.ANSWERS}[{int(place)}]", 0.0)
+            self._set(f"{policy.ANSWERS}[{int(place)}]", policy.NOT_ASKED)
 
     def _decide(self) -> None:
         text = self._text
@@ -278,12 +277,8 @@ class _Writer:
         text.set("draw", "draw + 1")
         with text.when(f"draw == {DRAWS.stop}"):
             text.set("phase", _CANDIDATE)
-            for number, known, answer in (
-                (1, Answer.DIGIT_KNOWN, Answer.DIGIT),
-                (2, Answer.THIRD_KNOWN, Answer.THIRD),
-            ):
-                with text.when(f"asked == {number}"), text.alone():
-                    self._set(f"{policy.ANSWERS}[{int(known)}]", 1.0)
+            for answer in Answer:
+                with text.when(f"asked == {int(answer) + 1}"), text.alone():
                     text.set(f"{policy.ANSWERS}[{int(answer)}]", "change")
 
     def _round(self) -> None:

@@ -77,12 +77,10 @@ class Option(IntEnum):
 
 
 class Answer(IntEnum):
-    """What the device has found out for this decision, by its place: attributes of `Answers`."""
+    """How much the cost changes by a rounding, by its place: `NOT_ASKED`, or as the device says."""
 
-    DIGIT_KNOWN = 0
-    DIGIT = 1
-    THIRD_KNOWN = 2
-    THIRD = 3
+    DIGIT = 0
+    THIRD = 1
 
 
 class Verdict(IntEnum):
@@ -91,6 +89,8 @@ class Verdict(IntEnum):
     ACCEPTED = 0
     END = 1
 
+
+NOT_ASKED = policy.NOT_ASKED
 
 GO_ON, ASK_DIGIT, ASK_THIRD = 0.0, -1.0, -2.0
 """Ends that are no status: none, and the questions of `AskRounding`."""
@@ -148,7 +148,7 @@ def policy_graph(storage: DType, *, is_bounded: bool = False, ends_by_rises: boo
         damping,
         _tried(kernel, is_bounded=is_bounded),
         options,
-        _answers(kernel),
+        tuple(kernel.entry(ANSWERS, one) for one in Answer),
         0.0,
         may_vanish=is_exact,
     )
@@ -178,15 +178,4 @@ def _tried(kernel: ProgramBuilder, *, is_bounded: bool) -> SimpleNamespace:
         is_unsolved=~(has_slope & (square <= LARGEST)),
         is_bounded=is_bounded,
         is_shortened=0.5 < kernel.scalar("shortening") if is_bounded else False,
-    )
-
-
-def _answers(kernel: ProgramBuilder) -> Any:
-    """The `Answers` of the device."""
-    found = {one: kernel.entry(ANSWERS, one) for one in Answer}
-    return SimpleNamespace(
-        digit_known=0.5 < found[Answer.DIGIT_KNOWN],
-        digit=found[Answer.DIGIT],
-        third_known=0.5 < found[Answer.THIRD_KNOWN],
-        third=found[Answer.THIRD],
     )

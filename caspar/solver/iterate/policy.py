@@ -18,7 +18,6 @@ import math
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
 from caspar.solver.iterate.steps import (
-    Answers,
     AskRounding,
     CostChanges,
     Decision,
@@ -126,7 +125,8 @@ OTHER_STEP = 2.0
 
 GO_ON: End = None
 
-NO_ANSWERS = Answers()
+NOT_ASKED = -1.0
+"""In place of a change of the cost that is not known."""
 
 # -- on the host -----------------------------------------------------------------------------------
 
@@ -157,16 +157,15 @@ def resumed_state(state: PolicyState, options: CompleteOptions) -> PolicyState:
         state: At the end.
         options: Limits and tolerances.
     """
-    return PolicyState(
+    first = PolicyState(
         initial_cost=state.initial_cost,
         least_relief=state.least_relief,
         cost=state.cost,
         damping=options.initial_damping,
         tolerance=options.linear_tolerance,
         relief=state.least_relief,
-        num_iterations=state.num_iterations,
-        keeps=KEEPS_IN_VALLEYS,
     )
+    return first._replace(num_iterations=state.num_iterations, keeps=KEEPS_IN_VALLEYS)
 
 
 def without_undamped(state: PolicyState, options: CompleteOptions) -> PolicyState:
@@ -215,10 +214,11 @@ def decide(
         is the one before the step: obey the verdict, ask the device, and call again with its answer
         among `changes`. The verdict stays.
     """
-    answers = Answers.of(changes) if len(changes) > 0 else NO_ANSWERS
+    digit = changes.get(AskRounding.LAST_DIGIT, NOT_ASKED)
+    third = changes.get(AskRounding.LAST_THIRD, NOT_ASKED)
     damping = step_damping(state, options)
     after, end, accepted, gain_ratio = next_state(
-        state, damping, tried, options, answers, elapsed_s
+        state, damping, tried, options, (digit, third), elapsed_s
     )
     verdict = Verdict.ACCEPTED if accepted else _why_rejected(tried)
     decision = Decision(verdict, gain_ratio, after.cost, end)
@@ -262,7 +262,7 @@ def next_state(
     damping: float,
     tried: TriedStep,
     options: CompleteOptions,
-    answers: Answers,
+    changes: tuple[float, float],
     elapsed_s: float,
     *,
     may_vanish: bool = True,
@@ -274,13 +274,12 @@ def next_state(
         damping: Of the step.
         tried: What came of it.
         options: Limits and tolerances.
-        answers: What the device has answered about the cost of this decision.
+        changes: How much the cost of this decision changes by each `AskRounding`, or `NOT_ASKED`.
         elapsed_s: Seconds since the start of the iterations.
         may_vanish: Whether the damping may be zero.
 
     Returns:
-        The state behind the step, why the solve ends, whether the step is accepted, and its gain
-        ratio.
+        The state behind the step, why the solve ends, whether the step is accepted, its gain ratio.
     """
     promises = tried.model_decrease > 0.0
     gain_ratio = (state.cost - tried.cost) / tried.model_decrease if promises else math.nan
@@ -315,7 +314,7 @@ def next_state(
     next_damping, growth = _next_damping(
         state, damping, gain_ratio, tried, options, accepted, may_vanish=may_vanish
     )
-    fallen, asked_cost, is_rounding = _fallen(state, tried, answers, accepted and goes_on)
+    fallen, asked_cost, is_rounding = _fallen(state, tried, changes, accepted and goes_on)
     is_zero = is_at_rest or fallen is SolveStatus.CONVERGED_GRADIENT
     rise, rise_square, is_at_bottom, attainable = 0.0, 0.0, False, math.inf
     if options.ends_by_rises:
@@ -343,7 +342,7 @@ def next_state(
         is_rounding=is_rounding,
         keeps=state.keeps,
     )
-    limit = _limit(after, options, answers, elapsed_s)
+    limit = _limit(after, options, changes[0], elapsed_s)
     limit = SolveStatus.CONVERGED_GRADIENT if is_at_bottom else limit
     end = limit if fallen is GO_ON else fallen
     return after, end if goes_on else shown, accepted, gain_ratio
@@ -502,45 +501,46 @@ def _shown(
 
 
 def _fallen(
-    state: PolicyState, tried: TriedStep, answers: Answers, is_asked: bool
+    state: PolicyState, tried: TriedStep, changes: tuple[float, float], is_asked: bool
 ) -> tuple[End, float, bool]:
     """Whether the cost of an accepted step is zero: relative tests never hold at zero.
 
     Args:
         state: Before the step.
         tried: What came of it.
-        answers: What the device has answered about its cost.
+        changes: As in `next_state`.
         is_asked: Whether it is accepted, and ends the solve by nothing else.
 
     Returns:
         Whether it ends the solve; `asked_cost` and `is_rounding` of the next state.
     """
     cost, first = tried.cost, state.initial_cost
+    digit, third = changes
     least = ROUNDING_SHARE * cost
     looks = is_asked and cost <= NEARLY_NEGLIGIBLE * first
     asks = looks and cost <= ASK_AGAIN * state.asked_cost
-    is_rounding = least <= answers.digit if asks else state.is_rounding
+    is_rounding = least <= digit if asks else state.is_rounding
     is_deep = looks and cost <= NEGLIGIBLE * first and cost <= FALLING * state.cost
-    is_coarse = is_deep and least <= answers.third
+    is_coarse = is_deep and least <= third
     rests = (is_deep and is_rounding) or (looks and not asks and is_rounding)
     # of these rules later ones outrank others
     end = SolveStatus.CONVERGED_GRADIENT if is_coarse else GO_ON
-    end = AskRounding.LAST_THIRD if is_deep and not answers.third_known else end
+    end = AskRounding.LAST_THIRD if is_deep and third == NOT_ASKED else end
     end = SolveStatus.CONVERGED_GRADIENT if rests else end
-    end = AskRounding.LAST_DIGIT if asks and not answers.digit_known else end
+    end = AskRounding.LAST_DIGIT if asks and digit == NOT_ASKED else end
     return end, cost if asks else state.asked_cost, is_rounding or is_coarse
 
 
-def _limit(after: PolicyState, options: CompleteOptions, answers: Answers, elapsed_s: float) -> End:
+def _limit(after: PolicyState, options: CompleteOptions, digit: float, elapsed_s: float) -> End:
     """Whether a limit is reached, or rounding explains that no step is accepted.
 
     Args:
         after: The state behind the step.
         options: Limits.
-        answers: What the device has answered about the cost.
+        digit: As in `next_state`.
         elapsed_s: Seconds since the start.
     """
-    cost, promised, change = after.cost, after.promised, answers.digit
+    cost, promised = after.cost, after.promised
     slight = SLIGHT_PROMISE * cost
     is_exact = options.cost_tolerance * cost < slight
     is_slight = options.asks_early and is_exact and 0.0 < promised <= slight
@@ -548,13 +548,13 @@ def _limit(after: PolicyState, options: CompleteOptions, answers: Answers, elaps
     is_early = is_slight and not after.confirming and after.num_rejected == 1
     is_stuck = after.damping > options.max_damping
     asks = is_stuck or after.num_rejected == MAX_REJECTED or is_early
-    if asks and not answers.digit_known:
+    if asks and digit == NOT_ASKED:
         return AskRounding.LAST_DIGIT
     # rejected steps promised no more than rounding takes: then the values are a minimum. No step
     # keeps what it promises beyond the whole cost, of which little is left if measurements have no
     # noise
-    explains = math.isfinite(promised) and math.isfinite(change) and change > 0.0
-    if asks and explains and change >= min(promised, cost):
+    explains = math.isfinite(promised) and math.isfinite(digit) and digit > 0.0
+    if asks and explains and digit >= min(promised, cost):
         return SolveStatus.CONVERGED_COST
     if is_stuck:
         return SolveStatus.DAMPING_LIMIT

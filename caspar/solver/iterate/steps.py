@@ -212,29 +212,6 @@ class AskRounding(Enum):
 CostChanges = Mapping[AskRounding, float]
 """Answers of the device: the greatest change of several draws; NaN if one of them has no cost."""
 
-
-class Answers(NamedTuple):
-    """The same as numbers, which are NaN if the device was not asked."""
-
-    digit_known: bool = False
-    digit: float = math.nan
-    third_known: bool = False
-    third: float = math.nan
-
-    @classmethod
-    def of(cls, changes: CostChanges) -> "Answers":
-        """From answers by question."""
-        digit, third = (
-            changes.get(ask) for ask in (AskRounding.LAST_DIGIT, AskRounding.LAST_THIRD)
-        )
-        return cls(
-            digit is not None,
-            math.nan if digit is None else digit,
-            third is not None,
-            math.nan if third is None else third,
-        )
-
-
 End = SolveStatus | AskRounding | None
 """Why a solve ends; None: it goes on; or what has to be known to decide that."""
 
