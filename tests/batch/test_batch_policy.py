@@ -62,16 +62,18 @@ def _state(state: PolicyState, options: CompleteOptions) -> dict[State, float]:
 
 def _tried(step: TriedStep) -> dict[Tried, float]:
     # a gradient of zero is told by the square here
-    descent = max(step.gradient_norm**2, 1e-300)
-    if step.outcome is LinearOutcome.NOT_FINITE:
+    descent, step_square = max(step.descent, 1e-300), step.step_square
+    if step.is_faulty:
         descent = math.nan
+    elif step.is_unsolved:  # see `step_program`
+        descent, step_square = 1.0, math.inf
     elif step.outcome is LinearOutcome.AT_OPTIMUM:
         descent = 0.0
     return {
         Tried.COST: step.cost,
         Tried.DESCENT: descent,
         Tried.MODEL: step.model_decrease,
-        Tried.STEP_SQUARE: step.step_norm**2,
+        Tried.STEP_SQUARE: step_square,
         Tried.LEVELS: 0.0,
         Tried.LOST: 0.0,
     }
@@ -148,8 +150,6 @@ def test_the_table_of_the_policy() -> None:
         step = policy_cases.STEP._replace(**row.step)
         if row.end is SolveStatus.TIME_LIMIT:
             continue  # problems of a batch are not timed
-        if step.outcome is LinearOutcome.NOT_FINITE and step.linear_iterations > 0:
-            continue  # a factorisation does not fail in mid-course
         cases.append((before, step, options, row.changes))
     assert len(cases) > 40
     check(cases)
@@ -190,7 +190,7 @@ def _random(rng: np.random.Generator) -> Decided:
         model_decrease=rng.choice([model, -model, math.nan], p=[0.9, 0.05, 0.05]),
         gradient_norm=math.sqrt(cost) * 10.0 ** rng.uniform(-8, 0),
         step_norm=math.sqrt(cost) * rng.choice([10.0 ** rng.uniform(-8, 0), 0.0], p=[0.9, 0.1]),
-        linear_iterations=0,
+        linear_iterations=int(rng.integers(2)),
         outcome=rng.choice(
             np.array([LinearOutcome.TOLERANCE, LinearOutcome.NOT_FINITE], dtype=object),
             p=[0.9, 0.1],
@@ -250,6 +250,15 @@ def test_random_states_of_bounded_problems() -> None:
 def _is_cut(case: Decided) -> bool:
     """Whether its step was shortened, and no rounding was asked for."""
     return case[1].is_shortened and not case[3]
+
+
+def test_a_matrix_that_cannot_be_factorised_shows_no_minimum() -> None:
+    """Its gradient is taken to be 1, which is nothing beside a cost of 1e30."""
+    state = policy_cases.STATE._replace(cost=1e30)
+    step = policy_cases.STEP._replace(
+        outcome=LinearOutcome.NOT_FINITE, cost=1e30, model_decrease=0.0
+    )
+    assert check([(state, step, policy_cases.OPTIONS, {})]) == [GO_ON]
 
 
 def test_random_states_of_float32() -> None:

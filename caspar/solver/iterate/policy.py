@@ -124,6 +124,7 @@ OTHER_STEP = 2.0
 """Factor between the lengths of two such steps at least."""
 
 GO_ON: End = None
+"""The solve does not end."""
 
 NOT_ASKED = -1.0
 """In place of a change of the cost that is not known."""
