@@ -1,9 +1,11 @@
-"""A kernel with the memory of one batch: bound, run, and what it found.
+"""The kernels of a `BatchSolver`, and one of them with the memory of a batch: bound, run, read.
 
-Input: checked arrays and a compiled kernel. Output: the arrays of a `BatchResult`. Once for each
-solve; the device holds values, outputs and what was given, and nothing else.
+Kernels are generated and compiled when they are first needed. Input of a run: checked arrays.
+Output: the arrays of a `BatchResult`. Once for each solve; the device holds values, outputs and
+what was given, and nothing else.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,16 +13,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.batch.generate import parameters as names
+from caspar.batch.generate.covariance_kernel import COVARIANCE_KERNEL, cached_covariance_kernel
+from caspar.batch.generate.kernel import KERNEL, cached_batch_kernel
 from caspar.batch.generate.shape import BatchShape
 from caspar.batch.input import Batch
 from caspar.batch.options import options_of_singular
 from caspar.batch.result import STATUSES
+from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
+from caspar.progress import phase
 from caspar.runtime.arrays import HOST, Moved, as_library, give_back, location
 from caspar.runtime.backend import Backend, Kernel
 from caspar.solver.result.result import SolveStatus
+
+_SOURCES = {KERNEL: cached_batch_kernel, COVARIANCE_KERNEL: cached_covariance_kernel}
+
+
+class CompiledKernels:
+    """Kernels by name and by the structure of what they are for.
+
+    Attributes:
+        backlog_s: Seconds of tracing and compiling that no result has reported.
+
+    Args:
+        backend: Compiles them.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backlog_s = 0.0
+        self._backend = backend
+        self._kernels: dict[tuple[object, ...], Kernel] = {}
+
+    def solving(self, shape: BatchShape) -> Kernel:
+        """The kernel that solves problems."""
+        return self._kernel(KERNEL, shape)
+
+    def run(self, kernel: Kernel, batch: Batch, options: Array) -> "BatchRun":
+        """The kernel with the memory of a batch; see there."""
+        return BatchRun(self._backend, kernel, batch, options, self._orthogonal)
+
+    def covariance(self, shape: BatchShape) -> Kernel:
+        """The kernel that finds their covariances."""
+        return self._kernel(COVARIANCE_KERNEL, shape)
+
+    def source(self, shape: BatchShape) -> KernelSource:
+        """What `solving` is compiled from."""
+        return cached_batch_kernel(shape, self._backend.traits.target)
+
+    def _orthogonal(self, shape: BatchShape) -> tuple[Kernel, float]:
+        """The kernel that solves what `solving` has left, and seconds of compiling it."""
+        before_s = self.backlog_s
+        kernel = self.solving(shape.orthogonal)
+        spent_s, self.backlog_s = self.backlog_s - before_s, before_s
+        return kernel, spent_s
+
+    def take_backlog(self) -> float:
+        """Those seconds."""
+        spent_s, self.backlog_s = self.backlog_s, 0.0
+        return spent_s
+
+    def _kernel(self, name: str, shape: BatchShape) -> Kernel:
+        key = (name, shape.structure)
+        if key not in self._kernels:
+            start = time.perf_counter()
+            with phase("generating the kernel of a batch"):
+                source = _SOURCES[name](shape, self._backend.traits.target)
+            with phase("compiling the kernel of a batch"):
+                self._kernels[key] = self._backend.load([source])[name]
+            self.backlog_s += time.perf_counter() - start
+        return self._kernels[key]
 
 
 def input_bindings(backend: Backend, batch: Batch) -> dict[str, Binding]:

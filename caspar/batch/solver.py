@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import arrays_after, find_covariances, with_active_held
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.gradients.gradient import (
@@ -23,6 +22,7 @@ from caspar.batch.options import (
     refuse_large,
     with_team,
 )
+from caspar.batch.run import CompiledKernels
 from caspar.batch.singly import Runs, SingleSolver
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag

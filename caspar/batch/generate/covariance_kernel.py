@@ -7,7 +7,7 @@ decomposition of W^1/2 J instead: see `batch.covariance`.
 """
 
 from caspar.batch.generate import programs
-from caspar.batch.generate.instances import InstanceText
+from caspar.batch.generate.instances import InstanceText, empty_text
 from caspar.batch.generate.parameters import (
     COVARIANCE,
     FINAL_COST,
@@ -18,7 +18,6 @@ from caspar.batch.generate.programs import WIDE, ProgramBuilder
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.generate.step_program import free_unknowns
 from caspar.batch.generate.team_orthogonal import TeamOrthogonalStep
-from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target

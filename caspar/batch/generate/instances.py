@@ -26,6 +26,9 @@ from caspar.batch.generate.shape import (
     Team,
     is_per_instance,
 )
+from caspar.codegen.batch.cpu_text import CpuProblemText
+from caspar.codegen.batch.cuda_team_text import CudaTeamText
+from caspar.codegen.batch.cuda_text import CudaProblemText
 from caspar.codegen.batch.text import PROBLEM, ProblemText
 from caspar.codegen.targets import Target
 from caspar.frontend.factors.trace import Argument, ArgumentKind
@@ -38,6 +41,19 @@ UNIT = 2.0**-52
 
 GOLDEN = 2654435761
 """As `solver.iterate.roundings` draws: bits of multiples look random."""
+
+
+_TEXTS: dict[tuple[str, Team], Callable[[], ProblemText]] = {
+    ("cpu", Team.THREAD): CpuProblemText,
+    ("cpu", Team.WARP): CpuProblemText,
+    ("cuda", Team.THREAD): CudaProblemText,
+    ("cuda", Team.WARP): CudaTeamText,
+}
+
+
+def empty_text(shape: BatchShape, target: Target) -> ProblemText:
+    """What a kernel is written to."""
+    return _TEXTS[target.name, shape.team]()
 
 
 def drawn_sign(place: int) -> str:

@@ -25,7 +25,7 @@ from contextlib import nullcontext
 
 from caspar.batch.generate import policy_program as policy
 from caspar.batch.generate import programs, step_program
-from caspar.batch.generate.instances import InstanceText, drawn_sign
+from caspar.batch.generate.instances import InstanceText, drawn_sign, empty_text
 from caspar.batch.generate.parameters import (
     FINAL_COST,
     HANDED,
@@ -40,12 +40,12 @@ from caspar.batch.generate.policy_program import Answer, Option, State, Verdict,
 from caspar.batch.generate.programs import WIDE, Tried
 from caspar.batch.generate.shape import BatchShape, ProblemNodes, Team
 from caspar.batch.generate.team_orthogonal import team_step
-from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import cached
 from caspar.ir.dtype import DType
+from caspar.ir.traced import LARGEST
 from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
 
@@ -206,8 +206,8 @@ class _Writer:
             text.set(state(State.RELIEF), self._option(Option.LEAST_RELIEF))
             self._forget_answers()
         text.set("phase", _STEP)
-        largest = self._number(policy._LARGEST)
-        is_finite = f"(cost <= {largest}) & (cost >= {self._number(-policy._LARGEST)})"
+        largest = self._number(LARGEST)
+        is_finite = f"(cost <= {largest}) & (cost >= {self._number(-LARGEST)})"
         with text.when(f"({text.chosen(is_finite, '1', '0')}) == 0"):
             self._set("end", code(SolveStatus.INITIAL_COST_NOT_FINITE))
             text.set("phase", _DONE)
@@ -224,7 +224,7 @@ class _Writer:
 
     def _forget_answers(self) -> None:
         for place in Answer:
-            self._set(f"{policy.ANSWERS}[{int(place)}]", 0.0)
+            self._set(f"{policy.ANSWERS}[{int(place)}]", policy.NOT_ASKED)
 
     def _decide(self) -> None:
         text = self._text
@@ -277,12 +277,8 @@ class _Writer:
         text.set("draw", "draw + 1")
         with text.when(f"draw == {DRAWS.stop}"):
             text.set("phase", _CANDIDATE)
-            for number, known, answer in (
-                (1, Answer.DIGIT_KNOWN, Answer.DIGIT),
-                (2, Answer.THIRD_KNOWN, Answer.THIRD),
-            ):
-                with text.when(f"asked == {number}"), text.alone():
-                    self._set(f"{policy.ANSWERS}[{int(known)}]", 1.0)
+            for answer in Answer:
+                with text.when(f"asked == {int(answer) + 1}"), text.alone():
                     text.set(f"{policy.ANSWERS}[{int(answer)}]", "change")
 
     def _round(self) -> None:
@@ -337,7 +333,7 @@ class _Writer:
         if self._asks_stale:
             text.set("is_stale", "0")
         text.set("phase", _STEP)
-        half, largest = self._number(0.5), self._number(policy._LARGEST)
+        half, largest = self._number(0.5), self._number(LARGEST)
         is_singular = f"{programs.TRIED}[{int(Tried.STEP_SQUARE)}] > {largest}"
         with text.repeat(f"phase == {_STEP}"):
             if self._team is None:

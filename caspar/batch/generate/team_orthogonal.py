@@ -7,7 +7,7 @@ never stored, and rows of very different sizes do each other no harm. A step add
 R D^-1/2, and then sqrt(damping) times unity, to a second triangle; so a rejected step, and what is
 held, need no other pass over the instances.
 
-Input: the text that is being written. Output: as of `team_factor`. Entry j of row k of R stands
+Input: the text that is being written. Output: as of `team`. Entry j of row k of R stands
 below the diagonal, in row j at k, and q in the row after them; those of the second triangle stand
 above, in row k at j + 1, as a Cholesky factor does, which it is but for its sign.
 """
@@ -18,8 +18,7 @@ from caspar.batch.generate import programs
 from caspar.batch.generate.instances import Counted, InstanceText
 from caspar.batch.generate.shape import BatchShape
 from caspar.batch.generate.step_program import DESCENT, IS_DEFINITE, SCALE
-from caspar.batch.generate.team_factor import RECIPROCAL, TeamStep
-from caspar.batch.generate.team_rows import rows_size
+from caspar.batch.generate.team import RECIPROCAL, TeamStep, rows_size
 from caspar.codegen.batch.text import PROBLEM
 from caspar.ir.graph import Graph
 

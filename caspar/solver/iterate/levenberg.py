@@ -32,14 +32,16 @@ from caspar.solver.iterate.course_remarks import (
 from caspar.solver.iterate.interrupts import Callback
 from caspar.solver.iterate.policy import (
     CONFIRMING_ITERATIONS,
+    ROUNDING_SHARE,
     decide,
     first_state,
+    is_at_bottom,
     next_goal,
+    remaining_decrease,
     resumed_state,
     without_undamped,
 )
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
-from caspar.solver.iterate.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
 from caspar.solver.iterate.usual_options import USUAL_OPTIONS
 from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
@@ -373,7 +375,7 @@ def _iterate(
         system.reject()
         system.score()  # what was linearised and scored is of the candidate
         progress.is_singular = True
-        progress.state = without_undamped(progress.state)
+        progress.state = without_undamped(progress.state, options)
         return _iterate(system, options, progress, start)
     progress.is_resumed = False
     progress.num_limited += tried.outcome is LinearOutcome.ITERATIONS

@@ -69,6 +69,36 @@ class TriedStep(NamedTuple):
         return max(self.model_decrease, self.least_promise)
 
     @property
+    def descent(self) -> float:
+        """Square of the gradient's norm."""
+        return self.gradient_norm * self.gradient_norm
+
+    @property
+    def step_square(self) -> float:
+        """Square of the step's norm."""
+        return self.step_norm * self.step_norm
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether some numbers have bounds."""
+        return self.least_promise > -math.inf
+
+    @property
+    def at_optimum(self) -> bool:
+        """Whether the gradient is zero."""
+        return self.outcome is LinearOutcome.AT_OPTIMUM
+
+    @property
+    def is_unsolved(self) -> bool:
+        """Whether the linear system has no solution."""
+        return self.outcome is LinearOutcome.NOT_FINITE
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether its right-hand side is not finite: damping mends matrices, but no gradient."""
+        return self.outcome is LinearOutcome.NOT_FINITE and self.linear_iterations == 0
+
+    @property
     def unsolved(self) -> "TriedStep":
         """The same if the linear system has no solution."""
         return self._replace(outcome=LinearOutcome.NOT_FINITE)
@@ -122,17 +152,15 @@ class PolicyState(NamedTuple):
         remaining: Decrease of the cost that the latest step of little damping promised at the
             current values, relative to the cost; NaN if none was tried there.
         num_rejected: Steps in a row that were rejected.
-        curvature: Of the cost along the latest of them whose rise is no rounding, for a step of
-            length 1; NaN if there was none.
-        curved_step: Length of that step.
-        attainable: Decrease of the cost that a parabola through such steps leaves, if two of
-            different lengths have the same curvature; infinite if none have.
+        rise: Rise of the cost above its tangent along the latest of them whose rise is no rounding;
+            0 if there was none. Twice that over `rise_square` is the curvature.
+        rise_square: Square of that step's norm.
+        attainable: Decrease of the cost that a parabola through two such steps leaves, if it is
+            less than the cost's rounding; else infinite.
         asked_cost: Cost at which the device was last asked whether only rounding errors are left.
         is_rounding: Whether they were: then the solve goes on only if the next step lowers the cost
             by much.
         keeps: Gain ratio that keeps the damping.
-        first_damping: Damping with which the solve goes on if the first step, which has none, is
-            not good; NaN: there is no such step, or it is behind.
     """
 
     initial_cost: float
@@ -150,18 +178,17 @@ class PolicyState(NamedTuple):
     num_not_finite: int = 0
     remaining: float = float("nan")
     num_rejected: int = 0
-    curvature: float = float("nan")
-    curved_step: float = float("nan")
+    rise: float = 0.0
+    rise_square: float = 0.0
     attainable: float = float("inf")
     asked_cost: float = float("inf")
     is_rounding: bool = False
     keeps: float = 0.5
-    first_damping: float = float("nan")
 
     @property
     def tries_undamped(self) -> bool:
-        """Whether the next step is the first one, which has no damping."""
-        return not math.isnan(self.first_damping)
+        """Whether the next step is the first one, and has no damping."""
+        return (self.num_iterations <= 0) & (self.damping <= 0.0)
 
 
 class Verdict(Enum):

@@ -16,14 +16,15 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
 from caspar.solver.iterate.course_remarks import CRAWLING
-from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, GREATEST_SHRINK
-from caspar.solver.iterate.steps import TriedStep
-from caspar.solver.iterate.stopping import (
+from caspar.solver.iterate.policy import (
+    CONFIRMING_ITERATIONS,
     GREATEST_RELIEF,
+    GREATEST_SHRINK,
     LEAST_RELIEF,
     MAX_REJECTED,
     NEGLIGIBLE,
 )
+from caspar.solver.iterate.steps import TriedStep
 from caspar.solver.result.result import SolveStatus
 from tests.solver.iterate.scripted import REJECTED, STEP, FakeSystem, run, step, steps
 

@@ -11,6 +11,7 @@ from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
 from caspar.solver.iterate.policy import (
     CONFIRMING_ITERATIONS,
+    GREATEST_RELIEF,
     GREATEST_SHRINK,
     LEAST_GROWN,
     LEAST_GROWN_SINGULAR,
@@ -19,7 +20,6 @@ from caspar.solver.iterate.policy import (
     next_goal,
 )
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, Verdict
-from caspar.solver.iterate.stopping import GREATEST_RELIEF
 from caspar.solver.iterate.usual_options import USUAL_OPTIONS
 from caspar.solver.result.result import SolveStatus
 from tests.solver.policy_cases import CONFIRMING, LAST, LEAST, OPTIONS, STATE, STEP, TABLE, Row
@@ -35,7 +35,7 @@ def test_decisions(row: Row) -> None:
     assert decision.cost == (step.cost if decision.accepted else before.cost)
     wanted = row.wanted(before, step)._asdict()
     # see `test_a_parabola_through_rejected_steps`
-    wanted |= {name: getattr(after, name) for name in ("curvature", "curved_step")}
+    wanted |= {name: getattr(after, name) for name in ("rise", "rise_square")}
     assert after._asdict() == pytest.approx(wanted, rel=1e-12, abs=0.0, nan_ok=True)
 
 
