@@ -16,8 +16,8 @@ from caspar.batch.generate.step_program import LEAST_KEPT_PIVOT, LEAST_PIVOT
 from caspar.errors import InputError, OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, Precision, SolveOptions, choice
-from caspar.solver.iterate.stopping import LEAST_RELIEF
-from caspar.solver.iterate.usual_options import (
+from caspar.solver.lm.stopping import LEAST_RELIEF
+from caspar.solver.lm.usual_options import (
     EXACT_OPTIONS,
     FIT_DAMPING,
     ROBUST_DAMPING,

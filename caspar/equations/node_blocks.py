@@ -298,7 +298,7 @@ def node_diagonal(
 
     The share is damping / (damping + 10): 1e-4 at first, nothing near the end, and nearly all in a
     node that no step at smaller damping has helped. It is 0 where the scalar `levelling` is 0, and
-    not 1: then D is diag(J^T J), see `solver.iterate.derivative_sizes`.
+    not 1: then D is diag(J^T J), see `solver.lm.derivative_sizes`.
 
     Args:
         kernel: Reads `levelling`.

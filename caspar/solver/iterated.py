@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.solver.iterate.faults import Findings
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.lm.faults import Findings
+from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.plan.plan import Plan
 
 

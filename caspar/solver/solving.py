@@ -27,9 +27,9 @@ from caspar.solver.evaluation import (
 )
 from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.separate_parts import RemarksOnParts
-from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
-from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
+from caspar.solver.lm.interrupts import Callback, PassedOn, passing_on
+from caspar.solver.lm.minimize import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.given import Given, SolvedArrays
 from caspar.solver.result.result import (

@@ -1,6 +1,6 @@
 """The policy of Levenberg-Marquardt as a graph: what becomes of a step, for one problem.
 
-The decisions are those of `solver.iterate.policy` and `solver.iterate.stopping`, whose functions
+The decisions are those of `solver.lm.policy` and `solver.lm.stopping`, whose functions
 this follows one by one; here conditions are values and both sides of each are computed. What it
 leaves out: linear systems are solved exactly, so there is no forcing term; there is no time limit;
 what remains to be gained is not told; rounding is not asked about at the first rejected step of a
@@ -20,7 +20,7 @@ from caspar.batch.generate.programs import TRIED, WIDE, ProgramBuilder, Tried
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar
-from caspar.solver.iterate import policy, stopping
+from caspar.solver.lm import policy, stopping
 from caspar.solver.result.result import SolveStatus
 
 STATE, NEXT, OPTIONS, ANSWERS, VERDICT = "state", "next", "options_data", "answers", "verdict"

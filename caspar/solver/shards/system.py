@@ -18,10 +18,10 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.runtime.group.member import Member
 from caspar.solver.input.parted_array import PartedArray
-from caspar.solver.iterate.derivative_sizes import DerivativeSizes, first_step
-from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.lm.derivative_sizes import DerivativeSizes, first_step
+from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.shard import Chosen
 from caspar.solver.shards.findings import SharedFindings, joined

@@ -15,7 +15,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar.errors import BackendError, InputError
 from caspar.solver import preparation
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan import planning
 from tests.problems import EXAMPLES
 from tests.solver.linear.linear_cases import MIX, MIXES, fresh, problem_of, solver_names

@@ -15,17 +15,17 @@ import pytest
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
-from caspar.solver.iterate.course_remarks import CRAWLING
-from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, GREATEST_SHRINK
-from caspar.solver.iterate.steps import TriedStep
-from caspar.solver.iterate.stopping import (
+from caspar.solver.lm.course_remarks import CRAWLING
+from caspar.solver.lm.policy import CONFIRMING_ITERATIONS, GREATEST_SHRINK
+from caspar.solver.lm.steps import TriedStep
+from caspar.solver.lm.stopping import (
     GREATEST_RELIEF,
     LEAST_RELIEF,
     MAX_REJECTED,
     NEGLIGIBLE,
 )
 from caspar.solver.result.result import SolveStatus
-from tests.solver.iterate.scripted import REJECTED, STEP, FakeSystem, run, step, steps
+from tests.solver.lm.scripted import REJECTED, STEP, FakeSystem, run, step, steps
 
 # -- convergence -----------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from caspar.equations.scalar_kernels import LinearOutcome
-from caspar.solver.iterate.policy import FORCING_FACTOR, GREATEST_SHRINK
-from caspar.solver.iterate.steps import TriedStep
+from caspar.solver.lm.policy import FORCING_FACTOR, GREATEST_SHRINK
+from caspar.solver.lm.steps import TriedStep
 from caspar.solver.result.result import SolveStatus
-from tests.solver.iterate.scripted import REJECTED, STEP, run, step, steps
+from tests.solver.lm.scripted import REJECTED, STEP, run, step, steps
 
 
 def dampings(script: Sequence[TriedStep], **options: Any) -> list[float]:

@@ -8,10 +8,10 @@ from typing import Any, cast
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.iterate.levenberg import Course, minimize
-from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
-from caspar.solver.iterate.usual_options import USUAL_OPTIONS
+from caspar.solver.lm.minimize import Course, minimize
+from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.usual_options import USUAL_OPTIONS
 from caspar.solver.system.lone_promises import Promises
 
 STEP = TriedStep(

@@ -14,8 +14,8 @@ import math
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
-from caspar.solver.iterate import stopping
-from caspar.solver.iterate.steps import (
+from caspar.solver.lm import stopping
+from caspar.solver.lm.steps import (
     AskRounding,
     CostChanges,
     Decision,

@@ -18,18 +18,18 @@ from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.derivative_sizes import (
+from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.lm.derivative_sizes import (
     DerivativeLook,
     DerivativeSizes,
     first_step,
     raise_least_damping,
 )
-from caspar.solver.iterate.faults import PlanFindings
-from caspar.solver.iterate.linearization import NUM_INSIDE, Linearization, Place
-from caspar.solver.iterate.roundings import moved_scores, typical_change
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
-from caspar.solver.iterate.usual_options import usual_options
-from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.lm.faults import PlanFindings
+from caspar.solver.lm.linearization import NUM_INSIDE, Linearization, Place
+from caspar.solver.lm.roundings import moved_scores, typical_change
+from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.usual_options import usual_options
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder

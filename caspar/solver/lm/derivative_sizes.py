@@ -20,7 +20,7 @@ from caspar.equations.parts import NodePart
 from caspar.frontend.factors.trace import NodeType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views, padded_chunks
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
+from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.plan.plan import NodePlan, Plan
 
 LOOKED_AT = 200

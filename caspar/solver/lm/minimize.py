@@ -17,8 +17,9 @@ from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
 from caspar.progress import hide
 from caspar.progress import iteration as shown_iteration
-from caspar.solver.iterate import interrupts
-from caspar.solver.iterate.course_remarks import (
+from caspar.solver.iterated import System
+from caspar.solver.lm import interrupts
+from caspar.solver.lm.course_remarks import (
     MUCH_GAINED,
     MUCH_ROUNDING,
     gained_at_last,
@@ -29,8 +30,8 @@ from caspar.solver.iterate.course_remarks import (
     remarks_on_promises,
     remarks_on_rounding,
 )
-from caspar.solver.iterate.interrupts import Callback
-from caspar.solver.iterate.policy import (
+from caspar.solver.lm.interrupts import Callback
+from caspar.solver.lm.policy import (
     CONFIRMING_ITERATIONS,
     decide,
     first_state,
@@ -38,10 +39,9 @@ from caspar.solver.iterate.policy import (
     resumed_state,
     without_undamped,
 )
-from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
-from caspar.solver.iterate.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
-from caspar.solver.iterate.usual_options import USUAL_OPTIONS
-from caspar.solver.iterated import System
+from caspar.solver.lm.steps import AskRounding, LinearGoal, PolicyState
+from caspar.solver.lm.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
+from caspar.solver.lm.usual_options import USUAL_OPTIONS
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 from caspar.solver.system.lone_promises import Promises

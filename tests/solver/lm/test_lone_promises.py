@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.options import SolveOptions
-from caspar.solver.iterate.levenberg import HELD_BACK, Course, minimize
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.lm.minimize import HELD_BACK, Course, minimize
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.result.result import SolveStatus
 from caspar.solver.system.lone_promises import Promises
-from tests.solver.iterate.scripted import REJECTED, STEP, FakeSystem, steps
+from tests.solver.lm.scripted import REJECTED, STEP, FakeSystem, steps
 from tests.solver.solving import ON_BACKENDS
 
 Numbers = NDArray[np.float64]

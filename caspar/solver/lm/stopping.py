@@ -9,7 +9,7 @@ import math
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
-from caspar.solver.iterate.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
+from caspar.solver.lm.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
 from caspar.solver.result.result import SolveStatus
 
 NEGLIGIBLE = 2.0**-104

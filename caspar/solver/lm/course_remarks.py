@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
-from caspar.solver.iterate.steps import Verdict
+from caspar.solver.lm.steps import Verdict
 from caspar.solver.result.result import IterationRecord, SolveStatus
 from caspar.solver.system.lone_promises import Promises
 
