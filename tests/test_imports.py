@@ -116,6 +116,7 @@ ROOMS = {
     },
     "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},
+    "solver/lm": {"checks": ""},
 }
 
 MAX_FILES = 12

@@ -1,5 +1,6 @@
-"""Levenberg-Marquardt: steps, damping, when to stop, and what to tell about the course.
+"""Levenberg-Marquardt: steps, damping, when to stop, and whether the end is an honest one.
 
-`minimize` is the loop, `policy` decides with the rules of `stopping`, `normal_equations` is the
-system on the device that steps are tried with. Neither loop nor policy knows a kernel by name.
+`minimize` is the algorithm, `policy` decides with the rules of `stopping`, and `checks` judge an
+end. `normal_equations` is the system on the device that steps are tried with. None but the last
+knows a kernel by name.
 """

@@ -8,7 +8,8 @@ from typing import Any, cast
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.lm.minimize import Course, minimize
+from caspar.solver.lm.course import Course
+from caspar.solver.lm.minimize import minimize
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import USUAL_OPTIONS
@@ -129,6 +130,9 @@ class FakeSystem:
         self.calls.append("faulty_derivatives")
         return ("any", "other")
 
+    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
+        return ()
+
 
 def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:
     """A step from a cost of `before` that lowers it."""
@@ -169,5 +173,5 @@ def run(
     course = minimize(
         cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration
     )
-    assert course.final_cost == system.cost or math.isnan(initial_cost)
+    assert course.cost == system.cost or math.isnan(initial_cost)
     return course, system
