@@ -11,10 +11,13 @@ from typing import NamedTuple
 from caspar.options import CompleteOptions, SolveOptions
 from caspar.solver.iterated import System
 from caspar.solver.lm.policy import CONFIRMING_ITERATIONS, resumed_state
-from caspar.solver.lm.steps import AskRounding, LinearGoal, PolicyState
+from caspar.solver.lm.steps import AskRounding, LinearGoal, PolicyState, TriedStep
 from caspar.solver.lm.stopping import is_at_bottom, remaining_decrease
 from caspar.solver.result.result import IterationRecord, SolveStatus
 from caspar.solver.system.lone_promises import Promises
+
+LEAST_GAINED = 1e-9
+"""Of the cost: what a solve that went on from an end has gained at least, to go on once more."""
 
 
 @dataclass
@@ -98,6 +101,23 @@ class Course:
     def is_at_bottom(self) -> bool:
         """Whether rejected steps have shown that the cost cannot fall further."""
         return self.options.ends_by_rises and is_at_bottom(self.state)
+
+    def first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
+        """Try a step, and choose whether D is levelled from here on: not if units are far apart.
+
+        Returns:
+            The step, and node types with squares out of range: see `DerivativeSizes`.
+        """
+        system = self.system
+        tried, sizes = system.try_and_look(goal)
+        if sizes.levelling_holds(goal.damping):
+            system.reject()
+            system.level(0.0)
+            system.score()
+            system.linearize(goal.damping)
+            tried, sizes = system.try_and_look(goal)
+        # a levelled D hides a square of zero, but then levelling would hold its scalar
+        return tried, sizes.lost_squares()
 
     def rounding_change(self, ask: AskRounding, cost: float) -> float:
         """How much the cost changes by a rounding: the most of several draws; NaN if any is.

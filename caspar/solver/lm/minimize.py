@@ -88,7 +88,7 @@ def _tried(course: Course, goal: LinearGoal) -> TriedStep:
     """Try a step. The first one with damping shows whether D is to level units."""
     if course.is_looked_at:
         return course.system.try_step(goal)
-    tried, course.lost_at_start = course.system.try_first_step(goal)
+    tried, course.lost_at_start = course.first_step(goal)
     course.is_looked_at = goal.damping > 0.0
     return tried
 

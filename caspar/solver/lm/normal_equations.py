@@ -24,7 +24,6 @@ from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.lm.derivative_sizes import (
     DerivativeLook,
     DerivativeSizes,
-    first_step,
     raise_least_damping,
 )
 from caspar.solver.lm.faults import PlanFindings
@@ -326,17 +325,6 @@ class NormalEquations:
             self._linearize.run()
         # of another damping than was expected, the step does it: residuals are overwritten
         self._held = self._held.linearized(damping)
-
-    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
-        """The same as `try_step`, and choose whether D is levelled from here on.
-
-        It is not if a part has units far apart, see `derivative_sizes`.
-
-        Returns:
-            The step; and node types that have squares out of range, with whether nothing can be
-            said of their values.
-        """
-        return first_step(self, goal)
 
     def level(self, levelling: float) -> None:
         """Level D by that from the next linearisation on, see `Linearization.levelling`."""

@@ -9,6 +9,7 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
 from caspar.solver.lm.course import Course
+from caspar.solver.lm.derivative_sizes import DerivativeSizes
 from caspar.solver.lm.minimize import minimize
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.steps import LinearGoal, TriedStep
@@ -120,8 +121,8 @@ class FakeSystem:
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)
 
-    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, dict[str, bool]]:
-        return self.try_step(goal), {}
+    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        return self.try_step(goal), DerivativeSizes([])
 
     def faulty_costs(self) -> tuple[str, ...]:
         return ("any",)

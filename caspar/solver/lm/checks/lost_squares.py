@@ -16,7 +16,7 @@ def check(course: Course) -> Judgment | None:
     system, goal = course.system, next_goal(course.state, course.options)
     system.score()
     system.linearize(goal.damping)
-    _, lost = system.try_first_step(goal)
+    _, lost = course.first_step(goal)
     system.reject()
     if len(lost) == 0:
         return None

@@ -14,17 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from caspar.ir.dtype import DType
-from caspar.solver.lm.course import Course, Judgment
+from caspar.solver.lm.course import LEAST_GAINED, Course, Judgment
 from caspar.solver.lm.steps import AskRounding
 from caspar.solver.result.result import SolveStatus
 from caspar.solver.system.lone_promises import Promises
 
 HELD_BACK = 1e4
-"""Times the cost tolerance: a success is looked at again if a node alone promises more."""
-
-LEAST_GAINED = 1e-9
-"""Of the cost: what a solve that went on has gained at least, to go on once more. Or as much as a
-success may be promised, if that is more."""
+"""Times the cost tolerance: a success is looked at again if a node alone promises more. A solve
+that went on from there has to gain as much, to go on once more."""
 
 
 def check(course: Course) -> Judgment | None:

@@ -5,11 +5,8 @@ the width of a peak beside all samples. One such node among a thousand, and no s
 lowers the cost (`test_a_fit_without_influence_does_not_hold_the_others_up`).
 """
 
-from caspar.solver.lm.course import Course, Judgment
+from caspar.solver.lm.course import LEAST_GAINED, Course, Judgment
 from caspar.solver.result.result import SolveStatus
-
-LEAST_GAINED = 1e-9
-"""Of the cost: what a solve that went on has gained at least, to go on once more."""
 
 
 def check(course: Course) -> Judgment | None:
