@@ -283,7 +283,7 @@ def _compiler_digest() -> str:
         "frontend",
         "equations",
         "codegen",
-        "solver/iterate",
+        "solver/lm",
         "solver/linear",
         "solver/result",
         "batch",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from caspar.solver.iterate import interrupts
+from caspar.solver.lm import interrupts
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"

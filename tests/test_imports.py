@@ -113,11 +113,12 @@ ROOMS = {
         "covariance": "choice input result normal",
         "gradients": "choice input result normal covariance",
         "linear": "choice plan system normal",
-        "iterate": "input result plan system linear",
-        "shards": "choice input plan system linear iterate",
-        "ranks": "choice input plan linear iterate shards",
+        "lm": "input result plan system linear",
+        "shards": "choice input plan system linear lm",
+        "ranks": "choice input plan linear lm shards",
     },
     "solver/linear": {"explicit": ""},
+    "solver/lm": {"checks": ""},
 }
 
 MAX_FILES = 12
@@ -362,7 +363,7 @@ def test_modules_import_few_others(path: Path) -> None:
         ("solver/plan/plan.py", "caspar.solver.input.problem", True),
         ("solver/plan/plan.py", "caspar.solver.linear.methods", False),
         ("solver/plan/plan.py", "caspar.solver.active", True),
-        ("solver/solver.py", "caspar.solver.iterate.levenberg", True),
+        ("solver/solver.py", "caspar.solver.lm.minimize", True),
         ("runtime/cpu/backend.py", "caspar.runtime.cuda.backend", False),
         ("runtime/cuda/loop/loop.py", "caspar.runtime.cuda.launch.launch", True),
         ("runtime/cuda/launch/launch.py", "caspar.runtime.cuda.loop.loop", False),

@@ -17,8 +17,8 @@ from caspar.codegen.targets import TARGETS
 from caspar.errors import InputError, OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, Precision, SolveOptions, choice
-from caspar.solver.iterate.policy import LEAST_RELIEF
-from caspar.solver.iterate.usual_options import (
+from caspar.solver.lm.policy import LEAST_RELIEF
+from caspar.solver.lm.usual_options import (
     EXACT_OPTIONS,
     FIT_DAMPING,
     ROBUST_DAMPING,

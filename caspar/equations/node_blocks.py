@@ -46,6 +46,14 @@ LITTLE_ROOM = 0.1
 """Share of its step up to which the way of a number to its bound is little
 (docs/design/0029-bounds.md)."""
 
+KEPT_WAY = 0.1
+"""Share of the way to a bound that the first steps keep. A number that they put on its bound may
+take their influence from others, as an amplitude of zero does, and stay
+(docs/design/0029-bounds.md)."""
+
+NUM_INSIDE = 3
+"""Accepted steps that keep it."""
+
 Free = Sequence[Scalar] | None
 """For each component of a tangent whether it moves; None: all do."""
 
@@ -298,7 +306,7 @@ def node_diagonal(
 
     The share is damping / (damping + 10): 1e-4 at first, nothing near the end, and nearly all in a
     node that no step at smaller damping has helped. It is 0 where the scalar `levelling` is 0, and
-    not 1: then D is diag(J^T J), see `solver.iterate.derivative_sizes`.
+    not 1: then D is diag(J^T J), see `solver.lm.derivative_sizes`.
 
     Args:
         kernel: Reads `levelling`.

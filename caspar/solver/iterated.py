@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.solver.iterate.faults import Findings
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.lm.derivative_sizes import DerivativeSizes
+from caspar.solver.lm.faults import Findings
+from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.plan.plan import Plan
 
 
@@ -78,8 +79,11 @@ class System(Protocol):
     def linearize(self, damping: float) -> None:
         """Linearise at the current values."""
 
-    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
-        """The same as `try_step`, and choose whether D is levelled."""
+    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        """The same as `try_step`, and what D and the gradient are."""
+
+    def level(self, levelling: float) -> None:
+        """Level D by that from the next linearisation on."""
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""

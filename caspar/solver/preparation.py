@@ -16,7 +16,6 @@ from caspar.progress import phase
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.linear.method import LinearSystem
 from caspar.solver.linear.methods import make_solvers
 from caspar.solver.plan.kernel_library import KernelLibrary

@@ -27,9 +27,9 @@ from caspar.solver.evaluation import (
 )
 from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.separate_parts import RemarksOnParts
-from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
-from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
-from caspar.solver.iterated import System
+from caspar.solver.lm.course import Course
+from caspar.solver.lm.interrupts import Callback, PassedOn, passing_on
+from caspar.solver.lm.minimize import minimize
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.given import Given, SolvedArrays
 from caspar.solver.result.result import (
@@ -38,13 +38,6 @@ from caspar.solver.result.result import (
     SolveStatus,
     ValuesReader,
 )
-
-LONG_ENOUGH = 4
-"""Iterations after which values may have run away. Solves that go on from a solution take fewer."""
-
-MUCH_FALLEN = 0.5
-"""Share of the first cost that is left after a solve that did not go on from a solution, although
-it took fewer iterations: a first step without damping solves linear problems at once."""
 
 
 class Solving:
@@ -171,12 +164,12 @@ class Solving:
         problem, active, system = opened.problem, opened.active, opened.system
         start = time.perf_counter()
         course = minimize(system, options, on_iteration)
-        status = course.status
+        status = course.end
         if _may_be_without_pull(course, opened):
             found = evaluation(factors, problem, system, backend, self._exact)
             is_pulled = any(found.weights(one.name).any() for one in factors)
             status = status if is_pulled else SolveStatus.NO_RESIDUALS
-        final_cost = _cost_of_returned(opened, course.final_cost)
+        final_cost = _cost_of_returned(opened, course.cost)
         taking_part = active.recipe.factors
         costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
         on_parts: tuple[str, ...] = ()
@@ -188,7 +181,6 @@ class Solving:
             *active.remarks,
             *system.remarks,
             *course.remarks,
-            *_on_values(system, course),
             *on_parts,
         )
         solve_time_s = time.perf_counter() - start
@@ -199,7 +191,7 @@ class Solving:
             initial_cost=course.initial_cost,
             final_cost=final_cost,
             remaining_decrease=course.remaining_decrease,
-            iterations=course.records,
+            iterations=tuple(course.records),
             values=problem.moved(moved, backend),
             problem=opened.size(factors),
             backend=backend.name,
@@ -229,7 +221,7 @@ def _may_be_without_pull(course: Course, opened: Opened) -> bool:
         return False
     is_part = opened.together is not None and opened.together.is_spread
     all_have_losses = all(one.loss is not None for one in opened.active.recipe.factors)
-    return all_have_losses and course.final_cost > 0.0 and not is_part
+    return all_have_losses and course.cost > 0.0 and not is_part
 
 
 def _of_no_arrays(arrays: Mapping[str, Any]) -> Evaluation:
@@ -272,15 +264,6 @@ def _received(
         brought = rows if location(own) == HOST else backend.upload(rows)
         values[name] = as_library(brought, own)
     return replace(found, values=values, compile_time_s=times[0], setup_time_s=times[1])
-
-
-def _on_values(system: System, course: Course) -> tuple[str, ...]:
-    """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
-    goes_on = course.final_cost > MUCH_FALLEN * course.initial_cost
-    is_short = len(course.records) < LONG_ENOUGH and goes_on
-    if course.status in WITHOUT_REMAINING or is_short:
-        return ()
-    return system.remarks_on_values(course.final_cost, course.initial_cost)
 
 
 def _cost_of_returned(opened: Opened, final_cost: float) -> float:

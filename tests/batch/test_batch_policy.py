@@ -29,8 +29,8 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.options import CompleteOptions
-from caspar.solver.iterate import policy
-from caspar.solver.iterate.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
+from caspar.solver.lm import policy
+from caspar.solver.lm.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
 from caspar.solver.result.result import SolveStatus
 from tests.solver import policy_cases
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import caspar
-from tests.solver.iterate.ahead_cases import BUNDLE, CASES, NEVER_AHEAD, course, made
+from tests.solver.lm.ahead_cases import BUNDLE, CASES, NEVER_AHEAD, course, made
 from tests.solver.solving import assert_same_values
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:node type")]

@@ -23,7 +23,7 @@ import caspar
 from caspar.runtime.cache import clear_cache
 from caspar.runtime.cpu import compile as cpu_compile
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.iterate import interrupts
+from caspar.solver.lm import interrupts
 
 
 class Point(sf.V3):

@@ -8,9 +8,9 @@ from typing import Any
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
-from caspar.solver.iterate import policy
-from caspar.solver.iterate.policy import FORCING_FACTOR, GREATEST_SHRINK, first_state
-from caspar.solver.iterate.steps import AskRounding, PolicyState, TriedStep, Verdict
+from caspar.solver.lm import policy
+from caspar.solver.lm.policy import FORCING_FACTOR, GREATEST_SHRINK, first_state
+from caspar.solver.lm.steps import AskRounding, PolicyState, TriedStep, Verdict
 from caspar.solver.result.result import SolveStatus
 
 OPTIONS = CompleteOptions(

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar import SolveStatus
-from caspar.solver.iterate.policy import MAX_NOT_FINITE
+from caspar.solver.lm.policy import MAX_NOT_FINITE
 from tests.problems import EXAMPLES, Offset, Place, anchor
 from tests.solver import reference
 from tests.solver.solving import assert_same_values, changed, solve_example, solver

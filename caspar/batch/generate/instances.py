@@ -40,7 +40,7 @@ UNIT = 2.0**-52
 """By which constants of float64 are moved, relative to them."""
 
 GOLDEN = 2654435761
-"""As `solver.iterate.roundings` draws: bits of multiples look random."""
+"""As `solver.lm.roundings` draws: bits of multiples look random."""
 
 
 _TEXTS: dict[tuple[str, Team], Callable[[], ProblemText]] = {

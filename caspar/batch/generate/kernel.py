@@ -46,7 +46,7 @@ from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import cached
 from caspar.ir.dtype import DType
 from caspar.ir.traced import LARGEST
-from caspar.solver.iterate.roundings import DRAWS
+from caspar.solver.lm.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
 
 KERNEL = "solve_problems"

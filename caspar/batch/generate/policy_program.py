@@ -1,6 +1,6 @@
 """The policy of Levenberg-Marquardt as a graph: what becomes of a step, for one problem.
 
-The rules are those of `solver.iterate.policy`, whose text is traced. What is other is passed to it:
+The rules are those of `solver.lm.policy`, whose text is traced. What is other is passed to it:
 
 * linear systems are solved exactly, so there is no forcing term, and problems are not timed;
 * rounding is not asked about at the first rejected step of a slight promise, as eight more scores
@@ -21,8 +21,8 @@ from caspar.batch.generate.programs import TRIED, WIDE, ProgramBuilder, Tried
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.traced import LARGEST, traced
-from caspar.solver.iterate import policy
-from caspar.solver.iterate.steps import AskRounding, PolicyState
+from caspar.solver.lm import policy
+from caspar.solver.lm.steps import AskRounding, PolicyState
 from caspar.solver.result.result import SolveStatus
 
 STATE, NEXT, OPTIONS, ANSWERS, VERDICT = "state", "next", "options_data", "answers", "verdict"

@@ -23,6 +23,7 @@ from caspar.batch.generate.programs import (
     Tried,
 )
 from caspar.batch.generate.shape import BatchShape, ProblemNodes
+from caspar.equations import node_blocks
 from caspar.equations.node_blocks import (
     ROUNDING,
     UNITS_APART,
@@ -37,9 +38,8 @@ from caspar.equations.parts import may_move
 from caspar.frontend.factors.retraction import retracted
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot, total
-from caspar.solver.iterate import linearization
 
-NUM_INSIDE, KEPT_WAY = linearization.NUM_INSIDE, linearization.KEPT_WAY
+NUM_INSIDE, KEPT_WAY = node_blocks.NUM_INSIDE, node_blocks.KEPT_WAY
 """The first accepted steps of a problem, and the share of the way to a bound that they keep."""
 
 LEAST_PIVOT = 1e-15
@@ -326,7 +326,7 @@ def _put_signs(
     squares: Sequence[Scalar],
     free: Free,
 ) -> None:
-    """LEVELS and LOST, as `solver.iterate.derivative_sizes` tells them of many nodes; IDLE.
+    """LEVELS and LOST, as `solver.lm.derivative_sizes` tells them of many nodes; IDLE.
 
     Units are apart if the same component is small in all nodes of a type.
     """

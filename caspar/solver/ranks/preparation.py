@@ -16,8 +16,8 @@ from caspar.progress import showing
 from caspar.runtime.group.member import Group
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterated import System
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.preparation import Preparation
 from caspar.solver.ranks.devices import RankDevices
 from caspar.solver.ranks.reading import Reading

@@ -19,8 +19,8 @@ from caspar.memory.array import Array
 from caspar.progress import showing
 from caspar.runtime.group.member import Group
 from caspar.runtime.group.peers import attempted
-from caspar.solver.iterate.interrupts import is_second
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.lm.interrupts import is_second
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.shard import Chosen
 from caspar.solver.ranks.devices import RankDevices
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.solver.iterate.faults import PlanFindings
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.lm.faults import PlanFindings
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.shard import Shard, size_of
 from caspar.solver.shards.team import Team
 from caspar.solver.system.lone_promises import Promises
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class SharedFindings:
-    """Those of all devices; see `iterate.faults.Findings`.
+    """Those of all devices; see `lm.faults.Findings`.
 
     Args:
         each: Calls a function with each of their systems; it can be pickled.

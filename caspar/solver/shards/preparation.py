@@ -14,8 +14,8 @@ from caspar.errors import UnsuitedError
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterated import System
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.shard import Shard
 from caspar.solver.plan.untouched import warn_untouched_of
 from caspar.solver.preparation import Preparation

@@ -18,10 +18,10 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.runtime.group.member import Member
 from caspar.solver.input.parted_array import PartedArray
-from caspar.solver.iterate.derivative_sizes import DerivativeSizes, first_step
-from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.lm.derivative_sizes import DerivativeSizes
+from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.shard import Chosen
 from caspar.solver.shards.findings import SharedFindings, joined
@@ -221,10 +221,6 @@ class ShardedSystem:
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values."""
         self._each(partial(NormalEquations.linearize, damping=damping))
-
-    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
-        """The same as `try_step`, and choose whether D is levelled from here on."""
-        return first_step(self, goal)
 
     def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         """The same as `try_step`, and what D and the gradient are."""

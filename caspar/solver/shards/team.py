@@ -12,7 +12,7 @@ from caspar.errors import GroupError
 from caspar.memory.array import Array
 from caspar.progress import showing
 from caspar.runtime.group.member import Group, Member
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.lm.normal_equations import NormalEquations
 
 Result = TypeVar("Result")
 

@@ -11,8 +11,8 @@ from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
 from caspar.runtime.cpu import supernodal
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.iterate.usual_options import CHAIN_DAMPING, USUAL_OPTIONS
 from caspar.solver.limits import Limits
+from caspar.solver.lm.usual_options import CHAIN_DAMPING, USUAL_OPTIONS
 from examples import pose_graph, pose_graph_3d
 from tests.harness_backend import HarnessBackend
 from tests.solver.bundles import arrays_of, read

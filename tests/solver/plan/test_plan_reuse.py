@@ -15,7 +15,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar.errors import BackendError, InputError
 from caspar.solver import preparation
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan import planning
 from tests.covering import alternating
 from tests.problems import EXAMPLES

@@ -13,7 +13,7 @@ import numpy as np
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.distributed import Ranks
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.lm.normal_equations import NormalEquations
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.shards.sharing import ALL_SHARE, scattered

@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import InputError
-from tests.solver.iterate.test_units import growth, length_arrays
+from tests.solver.lm.test_units import growth, length_arrays
 
 X = np.linspace(0.0, 1.0, 40)
 

@@ -12,8 +12,8 @@ from benchmarks.devices_scene import ring
 from caspar.bundle_adjustment import snavely
 from caspar.solver.input.problem import Problem
 from caspar.solver.input.problem_reader import read_problem
-from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.shards.split import Part, split_problem
 
 ALL_SHARE = Limits(min_instances_of_device=0)

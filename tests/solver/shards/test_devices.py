@@ -487,7 +487,7 @@ def test_a_device_that_fails_ends_the_work_of_all(
         fail_at(monkeypatch, call, system.systems.all[failing])  # type: ignore[attr-defined]
         start = time.perf_counter()
         with pytest.raises(MemoryError, match="of this test") as caught:
-            caspar.solver.iterate.levenberg.minimize(system, caspar.SolveOptions(), None)
+            caspar.solver.lm.minimize.minimize(system, caspar.SolveOptions(), None)
         assert time.perf_counter() - start < 10.0
         assert caught.value.__notes__ == [
             f"It was raised on device {failing} of 3 that share the problem."

@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.iterate.test_lone_promises import BOX_BOD, saturation
+from tests.solver.lm.test_lone_promises import BOX_BOD, saturation
 from tests.solver.shards.sharing import sharing
 from tests.solver.test_free_values import (
     SEEN,

@@ -1,8 +1,8 @@
 """The linearised problem on the device, as Levenberg-Marquardt sees it.
 
 Calling schedule: `load` and `score` once; then `linearize` after every move, `try_step` for every
-damping, `accept` to move. The host reads the scalars once for each tried step. What is valid after
-each of these, `linearization` says.
+damping, `accept` to move. The host reads the scalars once for each tried step. `Linearization` says
+what is valid after each of these.
 
 While it does, the device would have nothing to do, for some 60 us of the 250 that an iteration with
 36,000 factors takes (H200). So small problems go *ahead*: the candidate is linearised before anyone
@@ -12,27 +12,136 @@ after it nothing is done ahead until one is accepted.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
+from caspar.equations.node_blocks import KEPT_WAY, NUM_INSIDE
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.derivative_sizes import (
+from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.lm.derivative_sizes import (
     DerivativeLook,
     DerivativeSizes,
-    first_step,
     raise_least_damping,
 )
-from caspar.solver.iterate.faults import PlanFindings
-from caspar.solver.iterate.linearization import NUM_INSIDE, Linearization, Place
-from caspar.solver.iterate.roundings import moved_scores, typical_change
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
-from caspar.solver.iterate.usual_options import usual_options
+from caspar.solver.lm.faults import PlanFindings
+from caspar.solver.lm.linearization import NUM_INSIDE, Linearization, Place
+from caspar.solver.lm.roundings import moved_scores, typical_change
+from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
+
+
+class Place(Enum):
+    """The values at which Jacobians, gradients and blocks were taken."""
+
+    NOWHERE = "none that are needed: the next step must score and linearise first"
+    CURRENT = "the current values"
+    CANDIDATE = "the candidate of the last step, before it is known whether it is accepted"
+
+
+class Linearization(NamedTuple):
+    """What the device holds of the linearised problem.
+
+    Attributes:
+        is_scaled: Jacobians are stored, of variables that are scaled by D: they belong to one
+            damping. Of the plan, never changes.
+        is_shared: Candidates are in the memory of the Jacobians. Of the plan, never changes.
+        place: Where it was linearised.
+        begun_damping: Damping with which the linear solve has begun; None: it has not.
+        was_rejected: The last step was rejected.
+        levelling: 1 if D levels the entries of a part of a tangent, else 0.
+        num_inside: Accepted steps from here on that keep `KEPT_WAY`.
+    """
+
+    is_scaled: bool
+    is_shared: bool
+    place: Place = Place.NOWHERE
+    begun_damping: float | None = None
+    was_rejected: bool = False
+    levelling: float = 1.0
+    num_inside: int = 0
+
+    @property
+    def controls(self) -> tuple[float, float]:
+        """The scalars `levelling` and `shortening`, see `node_blocks.clipped_step`."""
+        if self.was_rejected:
+            return self.levelling, 1.0
+        return self.levelling, KEPT_WAY if self.num_inside > 0 else 0.0
+
+    def loaded(self, num_inside: int = 0) -> "Linearization":
+        """After other start values and constants were packed."""
+        return Linearization(self.is_scaled, self.is_shared, num_inside=num_inside)
+
+    def overwritten(self) -> "Linearization":
+        """After other work in the same memory, such as scoring the current values."""
+        return self._at(Place.NOWHERE)
+
+    def linearized(self, damping: float) -> "Linearization":
+        """After the current values were linearised, unless that was done ahead.
+
+        Args:
+            damping: Of the next step. What was scaled for another damping is of no use.
+        """
+        if self.place is not Place.CANDIDATE:
+            return self._at(Place.CURRENT)
+        if self.is_scaled and self.begun_damping != damping:
+            return self._at(Place.NOWHERE)
+        return self._at(Place.CURRENT, self.begun_damping)
+
+    def tried(self) -> "Linearization":
+        """After a step was solved for, retracted and scored."""
+        return self._at(Place.NOWHERE if self.is_shared else Place.CURRENT)
+
+    def went_ahead(self, damping: float) -> "Linearization":
+        """After the candidate was linearised, and the linear solve begun with this damping."""
+        return self._at(Place.CANDIDATE, damping)
+
+    def accepted(self) -> "Linearization":
+        """After the candidate became the current values: only what was done ahead is of use."""
+        if self.place is Place.CANDIDATE:
+            return self._at(Place.CANDIDATE, self.begun_damping, was_rejected=False)
+        moved = self._at(Place.NOWHERE, was_rejected=False)
+        if self.num_inside == 0:
+            return moved
+        return moved._replace(num_inside=self.num_inside - 1)
+
+    def rejected(self) -> "Linearization":
+        """After the current values were kept. The next damping is another one."""
+        is_kept = self.place is Place.CURRENT and not self.is_scaled
+        return self._at(Place.CURRENT if is_kept else Place.NOWHERE, was_rejected=True)
+
+    def released(self) -> "Linearization":
+        """As if no step had been rejected at these values; they have to be linearised again."""
+        return self._at(Place.NOWHERE, was_rejected=False)
+
+    def levelled(self, levelling: float) -> "Linearization":
+        """With other levelling from the next linearisation on."""
+        return self._replace(levelling=levelling)
+
+    def _at(
+        self,
+        place: Place,
+        begun_damping: float | None = None,
+        *,
+        was_rejected: bool | None = None,
+    ) -> "Linearization":
+        """Linearised elsewhere; by default no linear solve has begun."""
+        # several times an iteration, where `_replace` takes longer
+        return Linearization(
+            self.is_scaled,
+            self.is_shared,
+            place,
+            begun_damping,
+            self.was_rejected if was_rejected is None else was_rejected,
+            self.levelling,
+            self.num_inside,
+        )
 
 
 class NormalEquations:
@@ -62,6 +171,7 @@ class NormalEquations:
         self._look = DerivativeLook(plan)
         self._is_bounded = any(node.is_bounded for node in plan.nodes)
         self.starts: Mapping[str, Array] = {}
+        self._needs_damping = plan.linearization_needs_damping
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
@@ -204,22 +314,11 @@ class NormalEquations:
         `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
         """
         if self._held.place is not Place.CANDIDATE:
-            if self.plan.linearization_needs_damping:
+            if self._needs_damping:
                 self._scalars.write((damping, *self._held.controls))
             self._linearize.run()
         # of another damping than was expected, the step does it: residuals are overwritten
         self._held = self._held.linearized(damping)
-
-    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
-        """The same as `try_step`, and choose whether D is levelled from here on.
-
-        It is not if a part has units far apart, see `derivative_sizes`.
-
-        Returns:
-            The step; and node types that have squares out of range, with whether nothing can be
-            said of their values.
-        """
-        return first_step(self, goal)
 
     def level(self, levelling: float) -> None:
         """Level D by that from the next linearisation on, see `Linearization.levelling`."""
@@ -269,8 +368,8 @@ class NormalEquations:
     ) -> TriedStep:
         """A step, by the QR decomposition if the normal matrix proves to be ill-conditioned."""
 
-        def solved() -> TriedStep:
-            self._enqueue_step(goal)
+        def solved(*, probes: bool) -> TriedStep:
+            self._enqueue_step(goal, probes=probes)
             if looks:
                 self._look.begin()  # before they are overwritten
             if goes_ahead:
@@ -281,18 +380,18 @@ class NormalEquations:
                 is_shortened=self._is_bounded and self._held.was_rejected,
             )
 
-        is_looked_at = self.solvers.looks_at_pivots(goal.damping)
-        tried = solved()
-        if is_looked_at and self.solvers.turn_to_orthogonal(tried.least_pivot):
+        probes = self.solvers.looks_at_pivots(goal.damping)
+        tried = solved(probes=probes)
+        if probes and self.solvers.turn_to_orthogonal(tried.least_pivot):
             if self.plan.goes_ahead:
                 self._restore.run()
             self._held = self._held.overwritten()
-            tried = solved()
+            tried = solved(probes=False)
         if self.solvers.turn_back(tried.least_pivot) and goal.damping == 0.0:
             tried = tried.unsolved
         return tried
 
-    def _enqueue_step(self, goal: LinearGoal) -> None:
+    def _enqueue_step(self, goal: LinearGoal, *, probes: bool) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
         if goal.is_whole:
             self._release()
@@ -305,7 +404,6 @@ class NormalEquations:
             if self.plan.goes_ahead:
                 self._accept.run()  # the same values, and what D remembers of them
         self._held = self._held.tried()
-        probes = self.solvers.looks_at_pivots(goal.damping)
         self.solvers.current.solve(goal.max_iterations, probes=probes)
         self._candidate.run()
         self._scalars.fetch()

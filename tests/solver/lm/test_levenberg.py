@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from caspar.equations.scalar_kernels import LinearOutcome
-from caspar.solver.iterate.policy import FORCING_FACTOR, GREATEST_SHRINK
-from caspar.solver.iterate.steps import TriedStep
+from caspar.solver.lm.policy import FORCING_FACTOR, GREATEST_SHRINK
+from caspar.solver.lm.steps import TriedStep
 from caspar.solver.result.result import SolveStatus
-from tests.solver.iterate.scripted import REJECTED, STEP, run, step, steps
+from tests.solver.lm.scripted import REJECTED, STEP, run, step, steps
 
 
 def dampings(script: Sequence[TriedStep], **options: Any) -> list[float]:
@@ -71,7 +71,7 @@ def test_huge_numbers_overflow_nowhere(name: str) -> None:
     """As beside a jump, where the slope says next to nothing."""
     changes: dict[str, Any] = {name: 1e200}
     course, _ = run([step(100.0, 10.0, **changes), step(90.0, 10.0)])
-    assert course.final_cost == 80.0
+    assert course.cost == 80.0
 
 
 # -- which steps are taken -------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_rejection_says_why(changes: dict[str, Any], reason: str) -> None:
 @pytest.mark.parametrize("outcome", [LinearOutcome.ITERATIONS, LinearOutcome.NO_CURVATURE])
 def test_unfinished_linear_solves_are_judged_by_the_cost(outcome: LinearOutcome) -> None:
     course, _ = run([step(100.0, 10.0, outcome=outcome)])
-    assert course.final_cost == 90.0
+    assert course.cost == 90.0
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
@@ -115,16 +115,16 @@ def test_what_is_not_finite_never_ends_as_a_success(name: str, wrong: float) -> 
     """It is no convergence, and it never becomes the cost."""
     changes: dict[str, Any] = {name: wrong}
     course, _ = run([step(100.0, 10.0, **changes)] * 3)
-    assert not course.status.is_success
-    assert math.isfinite(course.final_cost)
-    assert course.final_cost <= 100.0
+    assert not course.is_success
+    assert math.isfinite(course.cost)
+    assert course.cost <= 100.0
 
 
 def test_everything_nan() -> None:
     nothing = STEP._replace(gradient_norm=math.nan, step_norm=math.nan)
     course, system = run([nothing] * 20)
     assert course.status is SolveStatus.DAMPING_LIMIT
-    assert course.final_cost == 100.0
+    assert course.cost == 100.0
     assert "accept" not in system.calls
     assert all(math.isnan(record.gain_ratio) for record in course.records)
 
@@ -149,7 +149,7 @@ def test_records() -> None:
     assert (second.iteration, second.cost, second.candidate_cost) == (2, 90.0, 150.0)
     assert second.gain_ratio == -60.0
     assert 0.0 < first.time_s <= second.time_s
-    assert (course.initial_cost, course.final_cost) == (100.0, 90.0)
+    assert (course.initial_cost, course.cost) == (100.0, 90.0)
 
 
 # -- how tightly systems are solved ----------------------------------------------------------------

@@ -8,10 +8,12 @@ from typing import Any, cast
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.iterate.levenberg import Course, minimize
-from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
-from caspar.solver.iterate.usual_options import USUAL_OPTIONS
+from caspar.solver.lm.course import Course
+from caspar.solver.lm.derivative_sizes import DerivativeSizes
+from caspar.solver.lm.minimize import minimize
+from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.usual_options import USUAL_OPTIONS
 from caspar.solver.system.lone_promises import Promises
 
 STEP = TriedStep(
@@ -117,8 +119,8 @@ class FakeSystem:
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)
 
-    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, dict[str, bool]]:
-        return self.try_step(goal), {}
+    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        return self.try_step(goal), DerivativeSizes([])
 
     def faulty_costs(self) -> tuple[str, ...]:
         return ("any",)
@@ -126,6 +128,9 @@ class FakeSystem:
     def faulty_derivatives(self) -> tuple[str, ...]:
         self.calls.append("faulty_derivatives")
         return ("any", "other")
+
+    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
+        return ()
 
 
 def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:
@@ -160,5 +165,5 @@ def run(
     course = minimize(
         cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration
     )
-    assert course.final_cost == system.cost or math.isnan(initial_cost)
+    assert course.cost == system.cost or math.isnan(initial_cost)
     return course, system

@@ -17,7 +17,7 @@ import math
 
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
-from caspar.solver.iterate.steps import (
+from caspar.solver.lm.steps import (
     AskRounding,
     CostChanges,
     Decision,

@@ -9,8 +9,8 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar import SolveStatus
-from tests.solver.iterate.scripted import REJECTED, run, steps
 from tests.solver.linear.linear_cases import MIX, View, fresh, hold, problem_of, solver_names
+from tests.solver.lm.scripted import REJECTED, run, steps
 from tests.solver.solving import ON_BACKENDS, changed
 from tests.support_cudss import require_library
 

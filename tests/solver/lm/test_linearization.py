@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from caspar.solver.iterate.linearization import KEPT_WAY, Linearization, Place
+from caspar.equations.node_blocks import KEPT_WAY
+from caspar.solver.lm.normal_equations import Linearization, Place
 
 EXPECTED, OTHER = 1e-3, 2e-3
 """The damping with which a solve was begun ahead, and another one."""

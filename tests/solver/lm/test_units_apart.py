@@ -7,7 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from tests.solver.iterate.test_units import Sample, Unit, assert_same_course, decay_arrays
+from tests.solver.lm.test_units import Sample, Unit, assert_same_course, decay_arrays
 
 
 class Decay(sf.V2):

@@ -8,7 +8,7 @@ import pytest
 import caspar
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessLaunch
-from tests.solver.iterate.ahead_cases import BUNDLE, CASES, NEVER_AHEAD, VIEWS, course, made
+from tests.solver.lm.ahead_cases import BUNDLE, CASES, NEVER_AHEAD, VIEWS, course, made
 from tests.solver.solving import assert_same_values
 
 pytestmark = [

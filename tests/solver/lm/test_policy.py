@@ -9,7 +9,7 @@ import pytest
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
-from caspar.solver.iterate.policy import (
+from caspar.solver.lm.policy import (
     CONFIRMING_ITERATIONS,
     GREATEST_RELIEF,
     GREATEST_SHRINK,
@@ -19,8 +19,8 @@ from caspar.solver.iterate.policy import (
     first_state,
     next_goal,
 )
-from caspar.solver.iterate.steps import AskRounding, LinearGoal, Verdict
-from caspar.solver.iterate.usual_options import USUAL_OPTIONS
+from caspar.solver.lm.steps import AskRounding, LinearGoal, Verdict
+from caspar.solver.lm.usual_options import USUAL_OPTIONS
 from caspar.solver.result.result import SolveStatus
 from tests.solver.policy_cases import CONFIRMING, LAST, LEAST, OPTIONS, STATE, STEP, TABLE, Row
 

@@ -8,7 +8,7 @@ import symforce.symbolic as sf
 
 import caspar
 from tests.solver import reference
-from tests.solver.iterate.test_rounding import FACTORS, path
+from tests.solver.lm.test_rounding import FACTORS, path
 from tests.solver.solving import ON_BACKENDS, Arrays
 
 

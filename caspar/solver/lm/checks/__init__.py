@@ -1,0 +1,5 @@
+"""Whether the end of a solve is an honest one: one file for each doubt, listed in `table`.
+
+Input: the course of a solve whose iterations have ended. Output: that they go on, another status,
+a reason to go on in float64, or remarks for users. Each module names the problem that needs it.
+"""
