@@ -18,6 +18,7 @@ from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.linear.method import LinearSystem
 from caspar.solver.linear.methods import make_solvers
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes

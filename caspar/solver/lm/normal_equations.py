@@ -27,11 +27,9 @@ from caspar.solver.lm.derivative_sizes import (
     raise_least_damping,
 )
 from caspar.solver.lm.faults import PlanFindings
-from caspar.solver.lm.linearization import NUM_INSIDE, Linearization, Place
 from caspar.solver.lm.roundings import moved_scores, typical_change
 from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import usual_options
-from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
