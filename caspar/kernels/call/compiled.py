@@ -113,3 +113,8 @@ def finish_source(spec: FinishSpec, target: Target) -> KernelSource:
         return target.generate_reduce(spec)
     assert isinstance(spec, KernelSpec)
     return compile_kernel(spec, target)
+
+
+def sums_are_atomic(backend: Backend, deterministic: bool) -> bool:
+    """Whether kernels of a backend sum over shared objects by atomics."""
+    return TARGETS[backend.traits.target].dialect.sums_are_atomic(deterministic)

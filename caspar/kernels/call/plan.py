@@ -13,7 +13,6 @@ from typing import Any
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import shared_backend
 from caspar.arrays.shared_indices import SharedIndices
-from caspar.codegen.targets import TARGETS
 from caspar.errors import InputError
 from caspar.frontend.kernels.trace import KernelInput, KernelOutput, TracedKernel
 from caspar.ir.dtype import DType
@@ -23,7 +22,7 @@ from caspar.kernels.call.arguments import (
     check_overlaps,
     count_items,
 )
-from caspar.kernels.call.compiled import KernelCache
+from caspar.kernels.call.compiled import KernelCache, sums_are_atomic
 from caspar.kernels.call.operands import Operand, OperandReader, floating_dtype, place_of
 from caspar.memory.access import ArgSpec, BoundWrite, WriteAccessor
 from caspar.memory.array import Array
@@ -243,8 +242,7 @@ class _Planner:
         self, inputs: Sequence[CallArgument], outputs: Sequence[CallArgument], count: int
     ) -> CallPlan:
         backend, dtype, options = self._backend, self._reader.dtype, self._options
-        dialect = TARGETS[backend.traits.target].dialect
-        is_atomic = dialect.sums_are_atomic(options.deterministic)
+        is_atomic = sums_are_atomic(backend, options.deterministic)
         writes = {
             one.name: one.access.in_kernel(given.options, is_atomic)
             for one, given in zip(self._traced.outputs, outputs, strict=True)
