@@ -7,9 +7,12 @@ every step that is tried.
 """
 
 import importlib
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from caspar.memory.array import Array
+
+if TYPE_CHECKING:
+    from caspar.runtime.backend import Launch
 
 
 class Factorization(Protocol):
@@ -78,6 +81,14 @@ class SparseFactorization(Factorization, Protocol):
     @property
     def values(self) -> Array:
         """(nnz,) entries of the lower triangle in CSR; they are kept."""
+
+    def launch(self, rhs: Array, solution: Array) -> "Launch | None":
+        """What factorises and solves within a list of launches; None: only the host can ask for it.
+
+        Args:
+            rhs: As for `solve`.
+            solution: Likewise.
+        """
 
 
 def load_direct_solver(module: str, name: str) -> Any:

@@ -76,7 +76,10 @@ class NormalEquations:
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
         self._begin_by(exact=solvers.current.is_direct)
-        self._candidate = sequence(phases.candidate())
+        candidate = phases.candidate()
+        self._candidate = sequence(candidate)
+        self._in_one_call = solvers.current if len(solvers.current.launches) > 0 else None
+        self._step = sequence([*solvers.current.launches, *candidate])
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
         self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
@@ -313,9 +316,12 @@ class NormalEquations:
             if self.plan.goes_ahead:
                 self._accept.run()  # the same values, and what D remembers of them
         self._held = self._held.tried()
-        probes = self.solvers.looks_at_pivots(goal.damping)
-        self.solvers.current.solve(goal.max_iterations, probes=probes)
-        self._candidate.run()
+        if self.solvers.current is self._in_one_call:
+            self._step.run()
+        else:
+            probes = self.solvers.looks_at_pivots(goal.damping)
+            self.solvers.current.solve(goal.max_iterations, probes=probes)
+            self._candidate.run()
         self._scalars.fetch()
 
     def _enqueue_ahead(self, goal: LinearGoal) -> None:

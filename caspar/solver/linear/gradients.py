@@ -4,6 +4,7 @@ On the full normal equations if no node type is eliminated, else on the Schur co
 never formed. Cost: a pass over the factors for each iteration.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS, step_kernel
@@ -72,6 +73,7 @@ class ConjugateGradients:
     """
 
     is_direct = False
+    launches: Sequence[Launch] = ()
 
     def __init__(
         self, system: LinearSystem, preconditioner: Preconditioner, remarks: tuple[str, ...] = ()
