@@ -18,6 +18,7 @@ from caspar.memory.array import Array, PickedRows
 from caspar.memory.binding import Binding
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
+from caspar.runtime.plain_steps import PlainSteps
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.traits import BackendTraits
 from caspar.runtime.usage import KernelUsage
@@ -372,6 +373,22 @@ class Executor(Protocol):
 
 class Factorizations(Protocol):
     """Direct solvers for matrices on the device."""
+
+    def plain_steps(
+        self,
+        step: Sequence[Launch],
+        accept: Sequence[Launch],
+        scalars: Mapping[str, Array],
+        diagonals: Sequence[Array],
+    ) -> PlainSteps | None:
+        """What takes steps of Levenberg-Marquardt without the host; None: nothing does.
+
+        Args:
+            step: From values that were scored to a candidate that was scored.
+            accept: Makes the candidate the current values.
+            scalars: The solver's scalars by name, (1,) each.
+            diagonals: (1,) each, the entries of D.
+        """
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation of dense matrices of one size, in float64.

@@ -36,6 +36,8 @@ from caspar.runtime.cpu.launch import (
     CpuSequence,
     bound_launch,
 )
+from caspar.runtime.plain_steps import PlainSteps
+from caspar.runtime.cpu.plain_steps import MOST_TILES, CpuPlainSteps
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -132,6 +134,19 @@ class CpuBackend(CpuIndexing):
     ) -> Loop:
         """The compiled driver repeats them."""
         return SequenceLoop(self.sequence([launch for phase in phases for launch in phase]), flag)
+
+    def plain_steps(
+        self,
+        step: Sequence[Launch],
+        accept: Sequence[Launch],
+        scalars: Mapping[str, Array],
+        diagonals: Sequence[Array],
+    ) -> PlainSteps | None:
+        """By the compiled driver, unless a step takes far longer than the host's part in it."""
+        lists = [[one for one in given if isinstance(one, CpuLaunch)] for given in (step, accept)]
+        if sum(launch.num_tiles for launch in lists[0]) > MOST_TILES:
+            return None
+        return CpuPlainSteps(*lists, scalars, diagonals)
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""

@@ -114,6 +114,15 @@ class CudaBackend(CudaIndexing):
             polled = partial(CudaSequence, self.stream, launches)
             return repeated_loop(self.stream, launches, flag, polled)
 
+    def plain_steps(
+        self,
+        step: Sequence[Launch],
+        accept: Sequence[Launch],
+        scalars: Mapping[str, Array],
+        diagonals: Sequence[Array],
+    ) -> None:
+        """None: the device goes ahead instead, see `NormalEquations`."""
+
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
         solver = load_direct_solver("cuda.direct.dense", "CusolverCholesky")

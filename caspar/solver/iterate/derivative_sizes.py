@@ -46,6 +46,18 @@ class DerivativeLook:
         flat = [chunk for of_node in self._chunks for of_array in of_node for chunk in of_array]
         self._copies = plan.library.backend.host_copies(flat)
 
+    def diagonals(self) -> list[Array]:
+        """Each entry of D that is looked at, (1,)."""
+        return [
+            chunk[row, lane : lane + 1]
+            for node, (squares, *_) in zip(self._nodes, self._chunks, strict=True)
+            for place in range(node.tangent_dim)
+            for chunk, lane in [
+                (squares[place // squares[0].shape[1]], place % squares[0].shape[1])
+            ]
+            for row in range(len(chunk))
+        ]
+
     def begin(self) -> None:
         """Enqueue the copies: of what D and gradient are now."""
         self._copies.fetch()

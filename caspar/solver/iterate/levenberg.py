@@ -17,7 +17,7 @@ from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
 from caspar.progress import hide
 from caspar.progress import iteration as shown_iteration
-from caspar.solver.iterate import interrupts
+from caspar.solver.iterate import interrupts, plain_steps
 from caspar.solver.iterate.course_remarks import (
     MUCH_GAINED,
     MUCH_ROUNDING,
@@ -42,6 +42,7 @@ from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
 from caspar.solver.iterate.usual_options import USUAL_OPTIONS
 from caspar.solver.iterated import System
+from caspar.solver.linear.hand_over import LEAST_PIVOT
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 from caspar.solver.system.lone_promises import Promises
@@ -115,6 +116,12 @@ class _Progress:
     promises: Promises | None = None
     promised_cost: float = math.inf
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether the values have to be linearised."""
+        is_first = self.state.num_iterations == 0
+        return is_first or self.is_resumed or self.records[-1].step_accepted
+
 
 @dataclass(frozen=True)
 class Course:
@@ -165,6 +172,8 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     status: SolveStatus | None = None
     try:
         while status is None:
+            if on_iteration is None:
+                _take_plain_steps(system, options, progress, start)
             status = _iterate(system, options, progress, start)
             options = _with_floor(options, progress)
             if status is not None:
@@ -204,6 +213,25 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
         *remarks_on_rounding(_told_rounding(system, status, progress)),
     )
     return Course(status, initial_cost, progress.state.cost, remaining, records, remarks, narrow)
+
+
+def _take_plain_steps(
+    system: System, options: CompleteOptions, progress: _Progress, start: float
+) -> None:
+    """Take the steps that need no decision of the host, if there may be any."""
+    records, state = progress.records, progress.state
+    if not (progress.has_moved and plain_steps.are_possible(state, options)):
+        return
+    progress.state, taken = plain_steps.take_plain_steps(
+        *(system, state, options, start),
+        least_pivot=LEAST_PIVOT if system.solvers.looks_at_pivots(0.0) else 0.0,
+        looks=not progress.is_looked_at,
+    )
+    if len(taken) > 0:
+        progress.is_resumed, progress.lost = False, {}
+    for record in taken:
+        records.append(record)
+        shown_iteration(partial(str, record))
 
 
 def _with_floor(options: CompleteOptions, progress: _Progress) -> CompleteOptions:
@@ -363,7 +391,7 @@ def _iterate(
     """One iteration; returns the status that ends the solve, or None."""
     goal = next_goal(progress.state, options)
     is_first = progress.state.num_iterations == 0
-    if is_first or progress.is_resumed or progress.records[-1].step_accepted:
+    if progress.has_moved:
         system.linearize(goal.damping)
     if is_first or not progress.is_looked_at:
         tried, progress.lost = system.try_first_step(goal)

@@ -21,6 +21,7 @@ class Place(Enum):
     NOWHERE = "none that are needed: the next step must score and linearise first"
     CURRENT = "the current values"
     CANDIDATE = "the candidate of the last step, before it is known whether it is accepted"
+    TRIED = "the current values, from which the step with `begun_damping` was tried already"
 
 
 class Linearization(NamedTuple):
@@ -75,6 +76,20 @@ class Linearization(NamedTuple):
     def tried(self) -> "Linearization":
         """After a step was solved for, retracted and scored."""
         return self._at(Place.NOWHERE if self.is_shared else Place.CURRENT)
+
+    def took_plain_steps(self, damping: float | None) -> "Linearization":
+        """After plain steps: their values are the current ones.
+
+        Args:
+            damping: Of the step that was tried and not taken; None: all were taken.
+        """
+        if damping is None:
+            return self._at(Place.NOWHERE, was_rejected=False)
+        return self._at(Place.TRIED, damping, was_rejected=False)
+
+    def was_tried(self, damping: float) -> bool:
+        """Whether the step with that damping was tried already."""
+        return self.place is Place.TRIED and self.begun_damping == damping
 
     def went_ahead(self, damping: float) -> "Linearization":
         """After the candidate was linearised, and the linear solve begun with this damping."""

@@ -11,12 +11,14 @@ knows whether it will be accepted, and the linear solve begins with the damping 
 after it nothing is done ahead until one is accepted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
+from caspar.runtime.plain_steps import Number, PlainSteps
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import (
     DerivativeLook,
@@ -214,6 +216,8 @@ class NormalEquations:
 
         `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
         """
+        if self._held.was_tried(damping):
+            return
         if self._held.place is not Place.CANDIDATE:
             if self.plan.linearization_needs_damping:
                 self._scalars.write((damping, *self._held.controls))
@@ -303,7 +307,44 @@ class NormalEquations:
             tried = tried.unsolved
         return tried
 
+    def take_plain_steps(self, numbers: Sequence[float], max_steps: int) -> PlainSteps | None:
+        """Take steps in compiled code from values that were scored; see `iterate.plain_steps`.
+
+        Args:
+            numbers: By `plain_steps.Number`.
+            max_steps: At most.
+
+        Returns:
+            What took them; None: the host has to take each.
+        """
+        if self.solvers.current is not self._in_one_call or self._is_bounded:
+            return None
+        steps = self._plain_steps
+        if steps is None:
+            return None
+        self._scalars.write((numbers[Number.STEP_DAMPING], *self._held.controls))
+        steps.numbers[:] = numbers
+        steps.run(max_steps)
+        is_stopped = steps.numbers[Number.STOP] != 0.0
+        tried = float(steps.numbers[Number.STEP_DAMPING]) if is_stopped else None
+        self._held = self._held.took_plain_steps(tried)
+        return steps
+
+    @cached_property
+    def _plain_steps(self) -> PlainSteps | None:
+        phases = self._phases
+        return self._backend.plain_steps(
+            [*phases.linearize(exact=True), *self.solvers.current.launches, *phases.candidate()],
+            phases.accept(),
+            {name: self.plan.scalar(name) for name in SCALARS},
+            self._look.diagonals(),
+        )
+
     def _enqueue_step(self, goal: LinearGoal) -> None:
+        if self._held.was_tried(goal.damping):
+            self._held = self._held.tried()
+            self._scalars.fetch()
+            return
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
         if goal.is_whole:
             self._release()
