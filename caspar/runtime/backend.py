@@ -18,8 +18,8 @@ from caspar.memory.array import Array, PickedRows
 from caspar.memory.binding import Binding
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
-from caspar.runtime.plain_steps import PlainSteps
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
+from caspar.runtime.plain_steps import PlainSteps
 from caspar.runtime.traits import BackendTraits
 from caspar.runtime.usage import KernelUsage
 

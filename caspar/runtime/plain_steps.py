@@ -1,9 +1,9 @@
 """Steps of Levenberg-Marquardt that need no host: what goes in and out, for any backend.
 
 Most steps of a small fit are accepted, and nothing is special about them: no end, no question, no
-change of the linear solver. Python takes longer for such a step than the processor does. `PlainSteps`
-takes them one after the other in compiled code, and stops at the first step that is not plain, before
-anything is decided about it. `iterate.plain_steps` has the rules.
+change of the linear solver. Python takes longer for such a step than the processor does.
+`PlainSteps` takes them one after the other in compiled code, and stops at the first step that is
+not plain, before anything is decided about it. `iterate.plain_steps` has the rules.
 """
 
 from enum import IntEnum
@@ -17,8 +17,8 @@ class Number(IntEnum):
     """What is decided by and what changes, by its place in an array of float64.
 
     Of the state: STOP is not 0 once a step is not plain; COST, DAMPING, STEP_DAMPING,
-    GRADIENT_NORM, CONFIRMING, REMAINING, LEAST_GAIN as `PolicyState` and the policy have them for the
-    next step; COUNT steps were taken. The others stay: limits, tolerances and constants of the
+    GRADIENT_NORM, CONFIRMING, REMAINING, LEAST_GAIN are those of `PolicyState` and the policy for
+    the next step; COUNT steps were taken. The others stay: limits, tolerances and constants of the
     policy.
     """
 

@@ -36,13 +36,13 @@ from caspar.runtime.cpu.launch import (
     CpuSequence,
     bound_launch,
 )
-from caspar.runtime.plain_steps import PlainSteps
 from caspar.runtime.cpu.plain_steps import MOST_TILES, CpuPlainSteps
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
     load_direct_solver,
 )
+from caspar.runtime.plain_steps import PlainSteps
 from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.traits import CPU_TRAITS

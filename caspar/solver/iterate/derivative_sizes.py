@@ -48,15 +48,13 @@ class DerivativeLook:
 
     def diagonals(self) -> list[Array]:
         """Each entry of D that is looked at, (1,)."""
-        return [
-            chunk[row, lane : lane + 1]
-            for node, (squares, *_) in zip(self._nodes, self._chunks, strict=True)
-            for place in range(node.tangent_dim)
-            for chunk, lane in [
-                (squares[place // squares[0].shape[1]], place % squares[0].shape[1])
-            ]
-            for row in range(len(chunk))
-        ]
+        found = []
+        for node, (squares, *_) in zip(self._nodes, self._chunks, strict=True):
+            lanes = [(chunk, lane) for chunk in squares for lane in range(chunk.shape[1])]
+            # only the last chunk is padded
+            for chunk, lane in lanes[: node.tangent_dim]:
+                found += [chunk[row, lane : lane + 1] for row in range(len(chunk))]
+        return found
 
     def begin(self) -> None:
         """Enqueue the copies: of what D and gradient are now."""

@@ -42,7 +42,6 @@ from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
 from caspar.solver.iterate.usual_options import USUAL_OPTIONS
 from caspar.solver.iterated import System
-from caspar.solver.linear.hand_over import LEAST_PIVOT
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 from caspar.solver.system.lone_promises import Promises
@@ -223,9 +222,7 @@ def _take_plain_steps(
     if not (progress.has_moved and plain_steps.are_possible(state, options)):
         return
     progress.state, taken = plain_steps.take_plain_steps(
-        *(system, state, options, start),
-        least_pivot=LEAST_PIVOT if system.solvers.looks_at_pivots(0.0) else 0.0,
-        looks=not progress.is_looked_at,
+        system, state, options, start, looks=not progress.is_looked_at
     )
     if len(taken) > 0:
         progress.is_resumed, progress.lost = False, {}

@@ -67,6 +67,8 @@ class Linearization(NamedTuple):
         Args:
             damping: Of the next step. What was scaled for another damping is of no use.
         """
+        if self.was_tried(damping):
+            return self
         if self.place is not Place.CANDIDATE:
             return self._at(Place.CURRENT)
         if self.is_scaled and self.begun_damping != damping:

@@ -31,7 +31,7 @@ from caspar.solver.iterate.linearization import NUM_INSIDE, Linearization, Place
 from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
-from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
@@ -216,9 +216,7 @@ class NormalEquations:
 
         `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
         """
-        if self._held.was_tried(damping):
-            return
-        if self._held.place is not Place.CANDIDATE:
+        if self._held.place is not Place.CANDIDATE and not self._held.was_tried(damping):
             if self.plan.linearization_needs_damping:
                 self._scalars.write((damping, *self._held.controls))
             self._linearize.run()
@@ -324,6 +322,8 @@ class NormalEquations:
             return None
         self._scalars.write((numbers[Number.STEP_DAMPING], *self._held.controls))
         steps.numbers[:] = numbers
+        if self.solvers.looks_at_pivots(0.0):
+            steps.numbers[Number.LEAST_PIVOT] = LEAST_PIVOT
         steps.run(max_steps)
         is_stopped = steps.numbers[Number.STOP] != 0.0
         tried = float(steps.numbers[Number.STEP_DAMPING]) if is_stopped else None

@@ -2,8 +2,8 @@
 
 A step is plain if `policy.decide` accepts it and has nothing else to say: it ends nothing, asks
 nothing, and the linear solver stays. `runtime.plain_steps` takes such steps and stops at the first
-one that is not, which the host then decides about as about any other. Input: the state of the policy.
-Output: the state behind the last plain step, and a record of each.
+one that is not, which the host then decides about as about any other. Input: the state of the
+policy. Output: the state behind the last plain step, and a record of each.
 """
 
 import math
@@ -34,7 +34,6 @@ def take_plain_steps(
     options: CompleteOptions,
     start: float,
     *,
-    least_pivot: float,
     looks: bool,
 ) -> tuple[PolicyState, list[IterationRecord]]:
     """Take plain steps from values that were scored, until one is not plain.
@@ -44,11 +43,10 @@ def take_plain_steps(
         state: Of the policy.
         options: Limits and tolerances.
         start: When the iterations began, by `time.perf_counter`.
-        least_pivot: With a pivot below that a step without damping is not plain.
         looks: Whether D has still to be looked at, see `derivative_sizes`.
     """
     begun = time.perf_counter()
-    numbers = _numbers(state, options, least_pivot, looks=looks)
+    numbers = _numbers(state, options, looks=looks)
     steps = system.take_plain_steps(numbers, options.max_iterations - state.num_iterations - 1)
     if steps is None or steps.numbers[Number.COUNT] == 0.0:
         return state, []
@@ -74,10 +72,8 @@ def take_plain_steps(
     return _state_behind(state, numbers, count), records
 
 
-def _numbers(
-    state: PolicyState, options: CompleteOptions, least_pivot: float, *, looks: bool
-) -> list[float]:
-    """By `Number`."""
+def _numbers(state: PolicyState, options: CompleteOptions, *, looks: bool) -> list[float]:
+    """By `Number`; the system sets the least pivot."""
     undamped = state.tries_undamped
     return [
         0.0,
@@ -103,7 +99,7 @@ def _numbers(
         state.least_relief,
         max(stopping.GREATEST_RELIEF, options.min_damping),
         stopping.LITTLE_DAMPING,
-        least_pivot,
+        0.0,
         float(looks),
         ABSENT,
     ]
