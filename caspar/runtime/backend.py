@@ -376,8 +376,8 @@ class Factorizations(Protocol):
 
     def plain_steps(
         self,
-        step: Sequence[Launch],
-        accept: Sequence[Launch],
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
         scalars: Mapping[str, Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:

@@ -137,16 +137,17 @@ class CpuBackend(CpuIndexing):
 
     def plain_steps(
         self,
-        step: Sequence[Launch],
-        accept: Sequence[Launch],
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
         scalars: Mapping[str, Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
         """By the compiled driver, unless a step takes far longer than the host's part in it."""
-        lists = [[one for one in given if isinstance(one, CpuLaunch)] for given in (step, accept)]
-        if sum(launch.num_tiles for launch in lists[0]) > MOST_TILES:
+        launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
+        if sum(launch.num_tiles for launch in launches) > MOST_TILES:
             return None
-        return CpuPlainSteps(*lists, scalars, diagonals)
+        assert isinstance(accept, CpuSequence)
+        return CpuPlainSteps(launches, accept, scalars, diagonals)
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""

@@ -79,10 +79,14 @@ def bound_launch(kernel: CpuKernel, bindings: Mapping[str, Binding], count: int)
 
 
 class CpuSequence:
-    """Launches that the compiled driver runs in order."""
+    """Launches that the compiled driver runs in order.
+
+    Attributes:
+        launches: They.
+    """
 
     def __init__(self, launches: Sequence[CpuLaunch]) -> None:
-        self._launches = tuple(launches)
+        self.launches = tuple(launches)
         rows = (
             [launch.kernel.address for launch in launches],
             [launch.table.ctypes.data for launch in launches],

@@ -199,7 +199,7 @@ class CpuPlainSteps:
     def __init__(
         self,
         step: Sequence[CpuLaunch],
-        accept: Sequence[CpuLaunch],
+        accept: CpuSequence,
         scalars: Mapping[str, Array],
         diagonals: Sequence[Array],
     ) -> None:
@@ -213,8 +213,8 @@ class CpuPlainSteps:
         values = (*arrays, *read, *diagonals)
         decision = CpuLaunch(_decision(), np.array(table, dtype=np.int64), 1, values)
         self._first = CpuSequence([*step, decision])
-        self._further = CpuSequence([*accept, *step, decision])
-        self._accept = CpuSequence(accept)
+        self._further = CpuSequence([*accept.launches, *step, decision])
+        self._accept = accept
 
     def run(self, max_steps: int) -> None:
         """See `PlainSteps`."""

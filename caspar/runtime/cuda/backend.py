@@ -116,8 +116,8 @@ class CudaBackend(CudaIndexing):
 
     def plain_steps(
         self,
-        step: Sequence[Launch],
-        accept: Sequence[Launch],
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
         scalars: Mapping[str, Array],
         diagonals: Sequence[Array],
     ) -> None:

@@ -332,10 +332,9 @@ class NormalEquations:
 
     @cached_property
     def _plain_steps(self) -> PlainSteps | None:
-        phases = self._phases
         return self._backend.plain_steps(
-            [*phases.linearize(exact=True), *self.solvers.current.launches, *phases.candidate()],
-            phases.accept(),
+            (self._linearize, self._step),
+            self._accept,
             {name: self.plan.scalar(name) for name in SCALARS},
             self._look.diagonals(),
         )

@@ -102,9 +102,12 @@ class Binder:
             kernel = self._plan.library.kernel(ConvertSpec(direction, dim, dtype).name)
             bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
             launch = self._backend.bind(kernel, bindings, count)
-            place = next(place for place, one in enumerate(launch.values) if one is rows)
+            places = [place for place, one in enumerate(launch.values) if one is rows]
+            if len(places) == 0:
+                self._backend.runner([launch])()
+                return
             launch = launch.without([rows])
-            made = _Conversion(launch, place, self._backend.runner([launch]), region)
+            made = _Conversion(launch, places[0], self._backend.runner([launch]), region)
             self._conversions[direction, key, count] = made
         made.launch.set_address(made.place, address(rows))
         made.run()
