@@ -19,9 +19,11 @@ from caspar.memory.binding import Binding
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
-from caspar.runtime.plain_steps import PlainSteps
 from caspar.runtime.traits import BackendTraits
 from caspar.runtime.usage import KernelUsage
+
+PlainSteps = Callable[[Sequence[float], int], tuple[list[float], list[list[float]]]]
+"""Takes steps, at most so many: numbers before and behind them, and a row of each step."""
 
 
 class Kernel(Protocol):
@@ -376,14 +378,16 @@ class Factorizations(Protocol):
 
     def plain_steps(
         self,
+        names: Sequence[str],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
         scalars: Mapping[str, Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
-        """What takes steps of Levenberg-Marquardt without the host; None: nothing does.
+        """What takes plain steps of Levenberg-Marquardt without the host; None: nothing does.
 
         Args:
+            names: What the numbers are that steps are decided by, see `steps.Number`.
             step: From values that were scored to a candidate that was scored.
             accept: Makes the candidate the current values.
             scalars: The solver's scalars by name, (1,) each.

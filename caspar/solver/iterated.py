@@ -3,14 +3,13 @@
 `NormalEquations` is it on one device, and has the calling schedule; `shards.system` on several.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.runtime.plain_steps import PlainSteps
 from caspar.solver.iterate.faults import Findings
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
+from caspar.solver.iterate.steps import LinearGoal, PlainSteps, TriedStep
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
 
@@ -87,7 +86,7 @@ class System(Protocol):
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
 
-    def take_plain_steps(self, numbers: Sequence[float], max_steps: int) -> PlainSteps | None:
+    def take_plain_steps(self, numbers: list[float], max_steps: int) -> PlainSteps | None:
         """Take steps in compiled code; None: the host has to take each."""
 
     def promise(self, goal: LinearGoal) -> TriedStep:

@@ -24,6 +24,7 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
+    PlainSteps,
 )
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import num_threads
@@ -36,13 +37,11 @@ from caspar.runtime.cpu.launch import (
     CpuSequence,
     bound_launch,
 )
-from caspar.runtime.cpu.plain_steps import MOST_TILES, CpuPlainSteps
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
     load_direct_solver,
 )
-from caspar.runtime.plain_steps import PlainSteps
 from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.traits import CPU_TRAITS
@@ -137,6 +136,7 @@ class CpuBackend(CpuIndexing):
 
     def plain_steps(
         self,
+        names: Sequence[str],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
         scalars: Mapping[str, Array],
@@ -144,10 +144,10 @@ class CpuBackend(CpuIndexing):
     ) -> PlainSteps | None:
         """By the compiled driver, unless a step takes far longer than the host's part in it."""
         launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
-        if sum(launch.num_tiles for launch in launches) > MOST_TILES:
-            return None
-        assert isinstance(accept, CpuSequence)
-        return CpuPlainSteps(launches, accept, scalars, diagonals)
+        take: PlainSteps | None = load_direct_solver("cpu.plain_steps", "plain_steps")(
+            names, launches, accept, scalars, diagonals
+        )
+        return take
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""

@@ -1,7 +1,9 @@
-"""The compiled decision about a step of Levenberg-Marquardt, see `runtime.plain_steps`.
+"""Plain steps of Levenberg-Marquardt: accepted ones about which there is nothing else to say.
 
-It is one more launch behind those of the step. So a run of steps is a list of launches that the
-driver repeats until the decision sets a flag. Arithmetic is that of `policy.decide`, operation by
+Most steps of a small fit are plain, and Python takes longer to decide about one than the processor
+does for it. Here the decision is one more launch behind those of the step. So a run of steps is a
+list of launches that the driver repeats until the decision sets a flag: at the first step that is
+not plain, before anything is decided about it. Arithmetic is that of `policy.decide`, operation by
 operation: what is recorded has the same bits, whoever decides.
 """
 
@@ -10,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
+from caspar.runtime.backend import PlainSteps
 from caspar.runtime.cpu.launch import CpuFunction, CpuLaunch, CpuSequence
 from caspar.runtime.cpu.machine_code import compile_code, load_code
-from caspar.runtime.plain_steps import MOST_STEPS, Number, Row
 
 SCALARS = (
     *("damping", "done", "cost", "step_gradient", "step_residual", "step_damping", "step_norm"),
@@ -158,68 +159,72 @@ declare double @pow(double, double)
 """
 
 
-def decision_text() -> str:
-    """LLVM IR of the decision; its table: numbers, rows, diagonals, how many, and the scalars."""
+MOST_TILES = 200
+"""Of all launches of a step. With more the host's part in a step is small, and users wait to see
+what goes on."""
+
+MOST_STEPS = 64
+"""Steps of a run at most: between two of them Ctrl-C is noticed."""
+
+ROW = 3
+"""Numbers that are recorded of a step."""
+
+
+def decision_text(names: Sequence[str]) -> str:
+    """LLVM IR of the decision; its table: numbers, rows, diagonals, how many, and the scalars.
+
+    Args:
+        names: What the numbers are, in order.
+    """
     lines = ["define void @caspar.decide(ptr %table, i64 %tile) nounwind {", "entry:"]
-    names = ("numbers", "rows", "diagonals", "num.diagonals", *(f"{one}.at" for one in SCALARS))
-    for place, name in enumerate(names):
+    entries = ("numbers", "rows", "diagonals", "num.diagonals", *(f"{one}.at" for one in SCALARS))
+    for place, name in enumerate(entries):
         kind = "i64" if name == "num.diagonals" else "ptr"
         lines.append(f"  %{name}.in = getelementptr ptr, ptr %table, i64 {place}")
         lines.append(f"  %{name} = load {kind}, ptr %{name}.in")
     lines += [f"  %{name} = load double, ptr %{name}.at" for name in SCALARS[1:]]
-    for number in Number:
-        lines.append(f"  %{number.name}.at = getelementptr double, ptr %numbers, i64 {number}")
-        lines.append(f"  %{number.name} = load double, ptr %{number.name}.at")
-    return "\n".join(lines) + "\n" + _BODY.replace("ROW_LENGTH", str(len(Row)))
+    for place, name in enumerate(names):
+        lines.append(f"  %{name}.at = getelementptr double, ptr %numbers, i64 {place}")
+        lines.append(f"  %{name} = load double, ptr %{name}.at")
+    return "\n".join(lines) + "\n" + _BODY.replace("ROW_LENGTH", str(ROW))
 
 
 @cache
-def _decision() -> CpuFunction:
-    text = decision_text()
+def _decision(names: Sequence[str]) -> CpuFunction:
+    text = decision_text(names)
     key, symbols = hashlib.sha256(text.encode()).hexdigest(), ("caspar.decide",)
     (address,) = load_code(key, symbols) or compile_code(key, symbols, text)
     return CpuFunction(address)
 
 
-MOST_TILES = 200
-"""Of all launches of a step. With more the host's part in a step is small, and users wait to see
-what goes on."""
+def plain_steps(
+    names: Sequence[str],
+    step: Sequence[CpuLaunch],
+    accept: CpuSequence,
+    scalars: Mapping[str, Array],
+    diagonals: Sequence[Array],
+) -> PlainSteps | None:
+    """See `Backend.plain_steps`; None if steps take far longer than the host's part in them."""
+    if sum(launch.num_tiles for launch in step) > MOST_TILES:
+        return None
+    numbers, rows = np.zeros(len(names)), np.zeros((MOST_STEPS, ROW))
+    addresses = np.array([address(entry) for entry in diagonals], dtype=np.int64)
+    read = [scalars[name] for name in SCALARS]
+    arrays = (numbers, rows, addresses)
+    table = [*map(address, arrays), len(addresses), *map(address, read)]
+    values = (*arrays, *read, *diagonals)
+    decision = CpuLaunch(_decision(names), np.array(table, dtype=np.int64), 1, values)
+    first = CpuSequence([*step, decision])
+    further = CpuSequence([*accept.launches, *step, decision])
+    stop, count = numbers[names.index("STOP") :], names.index("COUNT")
 
-
-class CpuPlainSteps:
-    """Launches with the decision behind them.
-
-    Args:
-        step: From values that were scored to a candidate that was scored.
-        accept: Makes the candidate the current values.
-        scalars: The solver's scalars by name, (1,) each.
-        diagonals: (1,) each, the entries of D.
-    """
-
-    def __init__(
-        self,
-        step: Sequence[CpuLaunch],
-        accept: CpuSequence,
-        scalars: Mapping[str, Array],
-        diagonals: Sequence[Array],
-    ) -> None:
-        self.numbers: NDArray[np.float64] = np.zeros(len(Number))
-        self.rows: NDArray[np.float64] = np.zeros((MOST_STEPS, len(Row)))
-        addresses = np.array([entry.ctypes.data for entry in diagonals], dtype=np.int64)
-        arrays = (self.numbers, self.rows, addresses)
-        read = [scalars[name] for name in SCALARS]
-        first = [array.ctypes.data for array in arrays]
-        table = [*first, len(addresses), *(array.ctypes.data for array in read)]
-        values = (*arrays, *read, *diagonals)
-        decision = CpuLaunch(_decision(), np.array(table, dtype=np.int64), 1, values)
-        self._first = CpuSequence([*step, decision])
-        self._further = CpuSequence([*accept.launches, *step, decision])
-        self._accept = accept
-
-    def run(self, max_steps: int) -> None:
-        """See `PlainSteps`."""
-        stop = self.numbers[Number.STOP :]
-        self._first.run()
-        self._further.run_until(stop, min(max_steps, MOST_STEPS) - 1)
+    def take(given: Sequence[float], max_steps: int) -> tuple[list[float], list[list[float]]]:
+        numbers[:] = given
+        first.run()
+        further.run_until(stop, min(max_steps, MOST_STEPS) - 1)
         if stop[0] == 0.0:
-            self._accept.run()
+            accept.run()
+        found: list[float] = numbers.tolist()
+        return found, rows[: int(found[count])].tolist()
+
+    return take

@@ -116,6 +116,7 @@ class CudaBackend(CudaIndexing):
 
     def plain_steps(
         self,
+        names: Sequence[str],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
         scalars: Mapping[str, Array],

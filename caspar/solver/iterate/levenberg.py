@@ -17,7 +17,7 @@ from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
 from caspar.progress import hide
 from caspar.progress import iteration as shown_iteration
-from caspar.solver.iterate import interrupts, plain_steps
+from caspar.solver.iterate import interrupts
 from caspar.solver.iterate.course_remarks import (
     MUCH_GAINED,
     MUCH_ROUNDING,
@@ -32,9 +32,12 @@ from caspar.solver.iterate.course_remarks import (
 from caspar.solver.iterate.interrupts import Callback
 from caspar.solver.iterate.policy import (
     CONFIRMING_ITERATIONS,
+    behind_plain,
     decide,
     first_state,
+    may_be_plain,
     next_goal,
+    plain_numbers,
     resumed_state,
     without_undamped,
 )
@@ -218,17 +221,31 @@ def _take_plain_steps(
     system: System, options: CompleteOptions, progress: _Progress, start: float
 ) -> None:
     """Take the steps that need no decision of the host, if there may be any."""
-    records, state = progress.records, progress.state
-    if not (progress.has_moved and plain_steps.are_possible(state, options)):
+    state, begun = progress.state, time.perf_counter()
+    if not (progress.has_moved and may_be_plain(state, options)):
         return
-    progress.state, taken = plain_steps.take_plain_steps(
-        system, state, options, start, looks=not progress.is_looked_at
-    )
-    if len(taken) > 0:
-        progress.is_resumed, progress.lost = False, {}
-    for record in taken:
-        records.append(record)
+    numbers = plain_numbers(state, options, looks=not progress.is_looked_at)
+    steps = system.take_plain_steps(numbers, options.max_iterations - state.num_iterations - 1)
+    if steps is None or len(steps.rows) == 0:
+        return
+    # all that is known of the times between
+    each_s = (time.perf_counter() - begun) / len(steps.rows)
+    for number, (cost, damping, gain_ratio) in enumerate(steps.rows, start=1):
+        record = IterationRecord(
+            iteration=state.num_iterations + number,
+            cost=cost,
+            candidate_cost=cost,
+            damping=damping,
+            gain_ratio=gain_ratio,
+            linear_iterations=1,
+            step_accepted=True,
+            reason="",
+            time_s=begun - start + number * each_s,
+        )
+        progress.records.append(record)
         shown_iteration(partial(str, record))
+    progress.state = behind_plain(state, steps.numbers)
+    progress.is_resumed, progress.lost = False, {}
 
 
 def _with_floor(options: CompleteOptions, progress: _Progress) -> CompleteOptions:

@@ -11,14 +11,13 @@ knows whether it will be accepted, and the linear solve begins with the damping 
 after it nothing is done ahead until one is accepted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.runtime.plain_steps import Number, PlainSteps
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import (
     DerivativeLook,
@@ -29,7 +28,7 @@ from caspar.solver.iterate.derivative_sizes import (
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.linearization import NUM_INSIDE, Linearization, Place
 from caspar.solver.iterate.roundings import moved_scores, typical_change
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
+from caspar.solver.iterate.steps import LinearGoal, Number, PlainSteps, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
 from caspar.solver.plan.memory_table import memory_table
@@ -305,11 +304,11 @@ class NormalEquations:
             tried = tried.unsolved
         return tried
 
-    def take_plain_steps(self, numbers: Sequence[float], max_steps: int) -> PlainSteps | None:
-        """Take steps in compiled code from values that were scored; see `iterate.plain_steps`.
+    def take_plain_steps(self, numbers: list[float], max_steps: int) -> PlainSteps | None:
+        """Take steps in compiled code from values that were scored; see `policy`.
 
         Args:
-            numbers: By `plain_steps.Number`.
+            numbers: By `Number`; the least pivot is set here.
             max_steps: At most.
 
         Returns:
@@ -317,22 +316,22 @@ class NormalEquations:
         """
         if self.solvers.current is not self._in_one_call or self._is_bounded:
             return None
-        steps = self._plain_steps
-        if steps is None:
+        take = self._plain_steps
+        if take is None:
             return None
         self._scalars.write((numbers[Number.STEP_DAMPING], *self._held.controls))
-        steps.numbers[:] = numbers
         if self.solvers.looks_at_pivots(0.0):
-            steps.numbers[Number.LEAST_PIVOT] = LEAST_PIVOT
-        steps.run(max_steps)
+            numbers[Number.LEAST_PIVOT] = LEAST_PIVOT
+        steps = PlainSteps(*take(numbers, max_steps))
         is_stopped = steps.numbers[Number.STOP] != 0.0
-        tried = float(steps.numbers[Number.STEP_DAMPING]) if is_stopped else None
+        tried = steps.numbers[Number.STEP_DAMPING] if is_stopped else None
         self._held = self._held.took_plain_steps(tried)
         return steps
 
     @cached_property
-    def _plain_steps(self) -> PlainSteps | None:
+    def _plain_steps(self) -> Callable[..., tuple[list[float], list[list[float]]]] | None:
         return self._backend.plain_steps(
+            tuple(Number.__members__),
             (self._linearize, self._step),
             self._accept,
             {name: self.plan.scalar(name) for name in SCALARS},

@@ -10,7 +10,9 @@ device; `docs/design/0014-levenberg-policy.md` has the reasons and measurements.
 """
 
 import math
+from collections.abc import Sequence
 
+from caspar.equations.node_blocks import ABSENT
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
@@ -21,6 +23,7 @@ from caspar.solver.iterate.steps import (
     Decision,
     End,
     LinearGoal,
+    Number,
     PolicyState,
     TriedStep,
     Verdict,
@@ -177,6 +180,90 @@ def decide(
 def without_undamped(state: PolicyState) -> PolicyState:
     """The state before the first iteration if there is no step without damping."""
     return state._replace(damping=state.first_damping, first_damping=math.nan)
+
+
+# -- plain steps -----------------------------------------------------------------------------------
+#
+# A step is plain if `decide` accepts it and has nothing else to say: it ends nothing, asks nothing,
+# and the linear solver stays. Compiled code takes such steps (`Backend.plain_steps`), by the same
+# operations in the same order, and stops at the first other one, which the host decides about.
+
+
+def may_be_plain(state: PolicyState, options: CompleteOptions) -> bool:
+    """Whether the next step may be plain: earlier ones have left nothing to be decided."""
+    return (
+        options.max_time_s is None
+        and not state.is_rounding
+        and math.isinf(state.relief_cost)
+        and state.num_iterations + 1 < options.max_iterations
+    )
+
+
+def plain_numbers(state: PolicyState, options: CompleteOptions, *, looks: bool) -> list[float]:
+    """What plain steps are decided by.
+
+    Args:
+        state: Before them.
+        options: Limits and tolerances.
+        looks: Whether D has still to be looked at, see `derivative_sizes`.
+    """
+    numbers = {
+        Number.STOP: 0.0,
+        Number.COST: state.cost,
+        Number.DAMPING: state.damping,
+        Number.STEP_DAMPING: stopping.step_damping(state, options),
+        Number.GRADIENT_NORM: state.gradient_norm,
+        Number.CONFIRMING: float(state.confirming),
+        Number.REMAINING: state.remaining,
+        Number.LEAST_GAIN: UNDAMPED_GAIN_RATIO if state.tries_undamped else MIN_GAIN_RATIO,
+        Number.COUNT: 0.0,
+        Number.MIN_GAIN: MIN_GAIN_RATIO,
+        Number.GOOD_GAIN: GOOD_GAIN_RATIO,
+        Number.KEEPS: state.keeps,
+        Number.CUBE: 3.0,
+        Number.GREATEST_SHRINK: GREATEST_SHRINK,
+        Number.MIN_DAMPING: options.min_damping,
+        Number.MAX_DAMPING: options.max_damping,
+        Number.COST_TOLERANCE: options.cost_tolerance,
+        Number.TWICE_GRADIENT_TOLERANCE: 2.0 * options.gradient_tolerance,
+        Number.TWICE_STEP_TOLERANCE_SQUARE: 2.0 * options.step_tolerance**2,
+        Number.NEGLIGIBLE_COST: stopping.NEARLY_NEGLIGIBLE * state.initial_cost,
+        Number.RELIEF: state.least_relief,
+        Number.GREATEST_RELIEF: max(stopping.GREATEST_RELIEF, options.min_damping),
+        Number.LITTLE_DAMPING: stopping.LITTLE_DAMPING,
+        Number.LEAST_PIVOT: 0.0,  # of the linear solver
+        Number.LOOKS: float(looks),
+        Number.ABSENT: ABSENT,
+    }
+    return list(numbers.values())
+
+
+def behind_plain(state: PolicyState, numbers: Sequence[float]) -> PolicyState:
+    """The state behind plain steps: what rejected ones before them have left is forgotten.
+
+    The tolerance of linear solves stays: they are exact.
+
+    Args:
+        state: Before the steps.
+        numbers: By `Number`, behind them.
+    """
+    return PolicyState(
+        initial_cost=state.initial_cost,
+        least_relief=state.least_relief,
+        cost=numbers[Number.COST],
+        damping=numbers[Number.DAMPING],
+        tolerance=state.tolerance,
+        relief=state.least_relief,
+        gradient_norm=numbers[Number.GRADIENT_NORM],
+        num_iterations=state.num_iterations + int(numbers[Number.COUNT]),
+        confirming=numbers[Number.CONFIRMING] > 0.5,
+        remaining=numbers[Number.REMAINING],
+        asked_cost=state.asked_cost,
+        keeps=state.keeps,
+    )
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 def _verdict(tried: TriedStep, gain_ratio: float, *, is_speculative: bool) -> Verdict:

@@ -240,7 +240,7 @@ class ShardedSystem:
         """Solve the damped linear system, retract and score."""
         return self._same(partial(NormalEquations.try_step, goal=goal))
 
-    def take_plain_steps(self, numbers: Sequence[float], max_steps: int) -> None:
+    def take_plain_steps(self, numbers: list[float], max_steps: int) -> None:
         """None: devices wait for each other in every step."""
 
     def promise(self, goal: LinearGoal) -> TriedStep:

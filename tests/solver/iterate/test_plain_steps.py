@@ -10,8 +10,9 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar import loss
-from caspar.runtime.plain_steps import MOST_STEPS, Number, PlainSteps
+from caspar.runtime.cpu.plain_steps import MOST_STEPS
 from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterate.steps import PlainSteps
 from caspar.solver.result.result import SolveResult
 
 
@@ -79,7 +80,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def counted(self: NormalEquations, *given: Any) -> PlainSteps | None:
         steps = take(self, *given)
         if steps is not None:
-            found.append(int(steps.numbers[Number.COUNT]))
+            found.append(len(steps.rows))
         return steps
 
     monkeypatch.setattr(NormalEquations, "take_plain_steps", counted)
