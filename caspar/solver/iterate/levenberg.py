@@ -221,9 +221,10 @@ def _take_plain_steps(
     system: System, options: CompleteOptions, progress: _Progress, start: float
 ) -> None:
     """Take the steps that need no decision of the host, if there may be any."""
-    state, begun = progress.state, time.perf_counter()
+    state = progress.state
     if not (progress.has_moved and may_be_plain(state, options)):
         return
+    begun = time.perf_counter()
     numbers = plain_numbers(state, options, looks=not progress.is_looked_at)
     steps = system.take_plain_steps(numbers, options.max_iterations - state.num_iterations - 1)
     if steps is None or len(steps.rows) == 0:

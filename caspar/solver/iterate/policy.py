@@ -207,35 +207,34 @@ def plain_numbers(state: PolicyState, options: CompleteOptions, *, looks: bool) 
         options: Limits and tolerances.
         looks: Whether D has still to be looked at, see `derivative_sizes`.
     """
-    numbers = {
-        Number.STOP: 0.0,
-        Number.COST: state.cost,
-        Number.DAMPING: state.damping,
-        Number.STEP_DAMPING: stopping.step_damping(state, options),
-        Number.GRADIENT_NORM: state.gradient_norm,
-        Number.CONFIRMING: float(state.confirming),
-        Number.REMAINING: state.remaining,
-        Number.LEAST_GAIN: UNDAMPED_GAIN_RATIO if state.tries_undamped else MIN_GAIN_RATIO,
-        Number.COUNT: 0.0,
-        Number.MIN_GAIN: MIN_GAIN_RATIO,
-        Number.GOOD_GAIN: GOOD_GAIN_RATIO,
-        Number.KEEPS: state.keeps,
-        Number.CUBE: 3.0,
-        Number.GREATEST_SHRINK: GREATEST_SHRINK,
-        Number.MIN_DAMPING: options.min_damping,
-        Number.MAX_DAMPING: options.max_damping,
-        Number.COST_TOLERANCE: options.cost_tolerance,
-        Number.TWICE_GRADIENT_TOLERANCE: 2.0 * options.gradient_tolerance,
-        Number.TWICE_STEP_TOLERANCE_SQUARE: 2.0 * options.step_tolerance**2,
-        Number.NEGLIGIBLE_COST: stopping.NEARLY_NEGLIGIBLE * state.initial_cost,
-        Number.RELIEF: state.least_relief,
-        Number.GREATEST_RELIEF: max(stopping.GREATEST_RELIEF, options.min_damping),
-        Number.LITTLE_DAMPING: stopping.LITTLE_DAMPING,
-        Number.LEAST_PIVOT: 0.0,  # of the linear solver
-        Number.LOOKS: float(looks),
-        Number.ABSENT: ABSENT,
-    }
-    return list(numbers.values())
+    return [  # in the order of `Number`
+        0.0,
+        state.cost,
+        state.damping,
+        stopping.step_damping(state, options),
+        state.gradient_norm,
+        float(state.confirming),
+        state.remaining,
+        UNDAMPED_GAIN_RATIO if state.tries_undamped else MIN_GAIN_RATIO,
+        0.0,
+        MIN_GAIN_RATIO,
+        GOOD_GAIN_RATIO,
+        state.keeps,
+        3.0,
+        GREATEST_SHRINK,
+        options.min_damping,
+        options.max_damping,
+        options.cost_tolerance,
+        2.0 * options.gradient_tolerance,
+        2.0 * options.step_tolerance**2,
+        stopping.NEARLY_NEGLIGIBLE * state.initial_cost,
+        state.least_relief,
+        max(stopping.GREATEST_RELIEF, options.min_damping),
+        stopping.LITTLE_DAMPING,
+        0.0,  # of the linear solver
+        float(looks),
+        ABSENT,
+    ]
 
 
 def behind_plain(state: PolicyState, numbers: Sequence[float]) -> PolicyState:

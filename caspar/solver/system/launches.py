@@ -6,8 +6,9 @@ Once for each plan. What comes out are launches; `phases` puts them in the order
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,12 @@ REDUCED_ROLES = ("start", "begin_direct")
 
 NODE_TOTALS = (SolverPart.CURVATURES, SolverPart.DESCENTS, SolverPart.MODELS)
 """Sums over all items that kernels of node types add to."""
+
+
+@cache
+def _type_of(dtype: np.dtype[Any]) -> DType:
+    """NumPy takes microseconds to make a name."""
+    return DType(dtype.name)
 
 
 class _Conversion(NamedTuple):
@@ -91,7 +98,7 @@ class Binder:
     def _convert(self, direction: Direction, key: ArrayKey, rows: Array) -> None:
         count, dim = (int(size) for size in rows.shape)
         region = self._memory[key]
-        dtype = DType(region.dtype.name)
+        dtype = _type_of(region.dtype)
         if rows_are_blocked(dim, dtype):
             packs = direction is Direction.PACK
             target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
