@@ -246,7 +246,9 @@ def _take_plain_steps(
         progress.records.append(record)
         shown_iteration(partial(str, record))
     progress.state = behind_plain(state, steps.numbers)
-    progress.is_resumed, progress.lost = False, {}
+    progress.is_resumed = False
+    if not progress.is_looked_at:
+        progress.lost = {}  # a step is not plain if D shows anything
 
 
 def _with_floor(options: CompleteOptions, progress: _Progress) -> CompleteOptions:

@@ -314,7 +314,8 @@ class NormalEquations:
         Returns:
             What took them; None: the host has to take each.
         """
-        if self.solvers.current is not self._in_one_call or self._is_bounded:
+        is_exact = self.storage is DType.FLOAT64
+        if self.solvers.current is not self._in_one_call or self._is_bounded or not is_exact:
             return None
         take = self._plain_steps
         if take is None:
