@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cache, lru_cache
 from numbers import Integral, Real
 from typing import Any, TypedDict
 
@@ -241,7 +242,7 @@ class SolveOptions:
                 hint = f" (did you mean {close[0]!r}?)" if close else ""
                 hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else hint
                 raise OptionError(f"unknown option {name!r}{hint}; allowed: {', '.join(known)}")
-        return cls(**options)
+        return cls(**options) if len(options) > 0 else _usual_options()
 
 
 _BESIDES_OPTIONS = ("fixed", "bounds", "on_iteration", "verbose")
@@ -294,9 +295,14 @@ class CompleteOptions(SolveOptions):
             options: What the user chose.
             usual: By name, what the problem's linear systems suggest.
         """
+        return _completed(options, tuple(usual.items()))
+
+    @classmethod
+    def checked(cls, options: SolveOptions, usual: Sequence[tuple[str, float]]) -> CompleteOptions:
+        """The same, made anew."""
         chosen: dict[str, Any] = {x.name: getattr(options, x.name) for x in fields(options)}
         is_open = options.initial_damping is None
-        for name, value in usual.items():
+        for name, value in usual:
             if chosen.get(name) is None:
                 chosen[name] = value
         least, most = chosen["min_damping"], chosen["max_damping"]
@@ -306,6 +312,15 @@ class CompleteOptions(SolveOptions):
             chosen["min_damping"] = min(least, chosen["initial_damping"])
         chosen["tries_undamped"] &= is_open and least == 0.0
         return cls(**chosen)
+
+
+@cache
+def _usual_options() -> SolveOptions:
+    return SolveOptions()
+
+
+_completed = lru_cache(CompleteOptions.checked)
+"""Most solves have the options of an earlier one, and to check all of them takes a while."""
 
 
 def checked_count(name: str, value: Any, least: int, most: int) -> int:

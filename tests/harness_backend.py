@@ -19,8 +19,11 @@ from caspar.runtime.backend import (
     Loop,
 )
 from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.cpu.direct import QdldlFactorization
+from caspar.runtime.cpu.full_matrix import FullFactorization
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
+from caspar.runtime.factorization import SparseFactorization
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE
 from caspar.runtime.parameters import bound_blocks, parameter_values
 from caspar.runtime.traits import CUDA_TRAITS
@@ -223,6 +226,14 @@ class HarnessBackend(CpuBackend):
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
         return HarnessSequence(tuple(_own(launches)))
+
+    def sparse_factorization(
+        self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
+    ) -> SparseFactorization:
+        """By a library: compiled code of the processor is no launch of this backend."""
+        made = super().sparse_factorization(indptr, indices, size, outcome)
+        is_compiled = isinstance(made, FullFactorization)
+        return QdldlFactorization(indptr, indices, size, outcome) if is_compiled else made
 
     def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array) -> Loop:
         """One kernel, of the text that runs on a device."""

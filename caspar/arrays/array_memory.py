@@ -16,7 +16,7 @@ from caspar.arrays.convert import (
 )
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.memory.binding import Binding
 from caspar.memory.layout import chunk_widths, object_scalars, padded_width
 from caspar.runtime.arrays import HOST, as_library, location
@@ -33,12 +33,6 @@ _SHOWN_LETTERS = 60
 def chunks_text(dim: int, scalar: DType) -> str:
     """Widths of the chunks of an object: 4+4+2."""
     return "+".join(map(str, chunk_widths(dim, scalar)))
-
-
-def address(array: Array) -> int:
-    """Where an array begins."""
-    pointer = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
-    return int(pointer)
 
 
 def checked_size(where: str, name: str, value: Any, least: int) -> int:

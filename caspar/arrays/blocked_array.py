@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.arrays.array_memory import (
-    address,
     checked_size,
     checked_window,
     chunks_text,
@@ -41,7 +40,7 @@ from caspar.arrays.convert import (
 )
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
 from caspar.options import BackendChoice

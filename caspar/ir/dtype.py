@@ -1,6 +1,7 @@
 """Scalar types of values and arrays."""
 
 from enum import Enum
+from functools import cached_property
 
 CHUNK_BYTES = 16
 """Bytes of one vector access: the widest load or store of a CUDA thread."""
@@ -17,7 +18,7 @@ class DType(Enum):
     FLOAT16 = "float16"
     """In memory only: kernels compute in the others."""
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of one scalar."""
         return {"float64": 8, "int64": 8, "uint16": 2, "float16": 2}.get(self.value, 4)
@@ -27,7 +28,7 @@ class DType(Enum):
         """Type of the arrays that hold it: of float16 they hold the bits."""
         return DType.UINT16 if self is DType.FLOAT16 else self
 
-    @property
+    @cached_property
     def chunk_length(self) -> int:
         """Scalars in one 16-byte chunk."""
         return CHUNK_BYTES // self.itemsize

@@ -10,6 +10,12 @@ Array = Any
 """An array of the backend's library."""
 
 
+def address(array: Array) -> int:
+    """Where an array begins."""
+    pointer = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    return int(pointer)
+
+
 @dataclass(frozen=True)
 class PickedRows:
     """Some rows of an array of the host, which are copied when a device takes them.

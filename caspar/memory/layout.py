@@ -6,10 +6,13 @@ a remainder of less, which is padded to 1, 2, 4 or 8 scalars: there are no vecto
 with one vector instruction.
 """
 
+from functools import cache
+
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 
 
+@cache
 def chunk_widths(dim: int, dtype: DType) -> tuple[int, ...]:
     """Scalars in use in each chunk of an object: full chunks, then the remainder."""
     full, rest = divmod(dim, dtype.chunk_length)

@@ -24,6 +24,9 @@ from caspar.runtime.traits import BackendTraits
 if TYPE_CHECKING:
     from caspar.runtime.nvidia.usage import KernelUsage
 
+PlainSteps = Callable[[Sequence[float], int], tuple[list[float], list[list[float]]]]
+"""Takes steps, at most so many: numbers before and behind them, and a row of each step."""
+
 
 class Kernel(Protocol):
     """A compiled kernel."""
@@ -373,6 +376,24 @@ class Executor(Protocol):
 
 class Factorizations(Protocol):
     """Direct solvers for matrices on the device."""
+
+    def plain_steps(
+        self,
+        names: Sequence[str],
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
+        scalars: Mapping[str, Array],
+        diagonals: Sequence[Array],
+    ) -> PlainSteps | None:
+        """What takes plain steps of Levenberg-Marquardt without the host; None: nothing does.
+
+        Args:
+            names: What the numbers are that steps are decided by, see `steps.Number`.
+            step: From values that were scored to a candidate that was scored.
+            accept: Makes the candidate the current values.
+            scalars: The solver's scalars by name, (1,) each.
+            diagonals: (1,) each, the entries of D.
+        """
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation of dense matrices of one size, in float64.

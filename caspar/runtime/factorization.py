@@ -6,9 +6,12 @@ and for a sparse matrix the analysis of its pattern); `factorize`, and then `sol
 every step that is tried.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from caspar.memory.array import Array
+
+if TYPE_CHECKING:
+    from caspar.runtime.backend import Launch
 
 
 class Factorization(Protocol):
@@ -77,3 +80,11 @@ class SparseFactorization(Factorization, Protocol):
     @property
     def values(self) -> Array:
         """(nnz,) entries of the lower triangle in CSR; they are kept."""
+
+    def launch(self, rhs: Array, solution: Array) -> "Launch | None":
+        """What factorises and solves within a list of launches; None: only the host can ask for it.
+
+        Args:
+            rhs: As for `solve`.
+            solution: Likewise.
+        """

@@ -11,7 +11,7 @@ from caspar.memory.array import Array
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.lm.derivative_sizes import DerivativeSizes
 from caspar.solver.lm.faults import Findings
-from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.steps import LinearGoal, PlainSteps, TriedStep
 from caspar.solver.plan.plan import Plan
 
 
@@ -87,6 +87,9 @@ class System(Protocol):
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
+
+    def take_plain_steps(self, numbers: list[float], max_steps: int) -> PlainSteps | None:
+        """Take steps in compiled code; None: the host has to take each."""
 
     def promise(self, goal: LinearGoal) -> TriedStep:
         """A step that is not taken."""

@@ -179,7 +179,7 @@ class Argument:
         """Scalars of a step of such a node."""
         return self.node_type.tangent_dim
 
-    @property
+    @cached_property
     def matrix_shape(self) -> tuple[int, ...]:
         """(rows, columns) of a matrix with several columns; () of everything else."""
         return matrix_shape(self.symbolic)

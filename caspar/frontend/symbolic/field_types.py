@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from typing import Any, get_type_hints
 
 import symforce.symbolic as sf
@@ -59,6 +60,7 @@ _ORDERS: dict[type, str] = {
 """How SymForce stores rotations and poses."""
 
 
+@cache
 def storage_layout(declared: Any) -> str:
     """The order of a type's numbers in storage, in words; empty if it is that of its elements."""
     for kind, order in _ORDERS.items():

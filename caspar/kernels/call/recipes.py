@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from caspar.arrays.array_memory import address
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import conversion_launch
 from caspar.arrays.shared_indices import SharedIndices, check_range
 from caspar.frontend.kernels.trace import kernel_argument
 from caspar.kernels.call.plan import CallPlan
 from caspar.kernels.call.signature import CallSignature
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.memory.conversion import Direction
 from caspar.memory.layout import rows_are_blocked
 from caspar.runtime.arrays import library_of, to_library

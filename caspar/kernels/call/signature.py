@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from caspar.arrays.array_memory import address
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import current_stream, shared_backend
 from caspar.arrays.shared_indices import SharedIndices
 from caspar.ir.dtype import CHUNK_BYTES
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.options import BackendChoice
 from caspar.runtime.arrays import library_of
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 import caspar
-from caspar.arrays.array_memory import address
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.errors import InputError
 from caspar.frontend.kernels.trace import TracedKernel
@@ -25,6 +24,7 @@ from caspar.ir.dtype import DType
 from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan
 from caspar.kernels.measure.traffic import Traffic, item_bytes, item_traffic
+from caspar.memory.array import address
 from caspar.runtime.backend import Backend
 from caspar.runtime.nvidia.usage import KernelUsage
 

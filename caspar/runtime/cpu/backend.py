@@ -24,6 +24,7 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
+    PlainSteps,
 )
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import num_threads
@@ -129,6 +130,21 @@ class CpuBackend(CpuIndexing):
     def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array) -> Loop:
         """The compiled driver repeats them."""
         return SequenceLoop(self.sequence([launch for phase in phases for launch in phase]), flag)
+
+    def plain_steps(
+        self,
+        names: Sequence[str],
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
+        scalars: Mapping[str, Array],
+        diagonals: Sequence[Array],
+    ) -> PlainSteps | None:
+        """By the compiled driver, unless a step takes far longer than the host's part in it."""
+        from caspar.runtime.cpu.plain_steps import plain_steps
+
+        launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
+        assert isinstance(accept, CpuSequence)
+        return plain_steps(names, launches, accept, scalars, diagonals)
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""

@@ -362,6 +362,9 @@ class QdldlFactorization:
         """L D L^T, in the order that was found."""
         self._solver.update(self._matrix, upper=True)
 
+    def launch(self, rhs: Array, solution: Array) -> None:
+        """None: the library is called by the host."""
+
     def factors(self) -> tuple[csc_matrix, FloatArray, NDArray[np.integer[Any]]]:
         """L without its diagonal of ones, D, and the row of the matrix that each of theirs is.
 

@@ -32,17 +32,24 @@ class CpuKernel:
 
 
 @dataclass(frozen=True)
+class CpuFunction:
+    """A compiled function that is no kernel: the address of `f(parameter table, tile)`."""
+
+    address: int
+
+
+@dataclass(frozen=True)
 class CpuLaunch:
     """A kernel with its parameter table.
 
     Attributes:
-        kernel: The kernel.
+        kernel: The kernel, or a function that is called as one.
         table: (num_params,) int64: addresses and integers.
         num_tiles: Tiles to run.
         values: What the table was made of.
     """
 
-    kernel: CpuKernel
+    kernel: CpuKernel | CpuFunction
     table: NDArray[np.int64]
     num_tiles: int
     values: tuple[int | Array, ...]
@@ -72,10 +79,14 @@ def bound_launch(kernel: CpuKernel, bindings: Mapping[str, Binding], count: int)
 
 
 class CpuSequence:
-    """Launches that the compiled driver runs in order."""
+    """Launches that the compiled driver runs in order.
+
+    Attributes:
+        launches: They.
+    """
 
     def __init__(self, launches: Sequence[CpuLaunch]) -> None:
-        self._launches = tuple(launches)
+        self.launches = tuple(launches)
         rows = (
             [launch.kernel.address for launch in launches],
             [launch.table.ctypes.data for launch in launches],

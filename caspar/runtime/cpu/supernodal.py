@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from caspar.memory.array import Array
 from caspar.runtime.cpu.direct import QdldlFactorization
 from caspar.runtime.cpu.driver import num_threads
+from caspar.runtime.cpu.full_matrix import FullFactorization, is_small_and_full
 from caspar.runtime.factorization import SparseFactorization
 
 try:
@@ -67,6 +68,8 @@ def sparse_factorization(
     indptr: Array, indices: Array, size: int, outcome: Array | None = None
 ) -> SparseFactorization:
     """The factorisation that suits a pattern; see `SupernodalFactorization` for the arguments."""
+    if is_small_and_full(size, len(indices)):
+        return FullFactorization(size, outcome)
     if rslab is None:
         return QdldlFactorization(indptr, indices, size, outcome, remarks=(_SLOWER,))
     if _THREADS.are_lost:
@@ -127,6 +130,9 @@ class SupernodalFactorization:
     def num_bytes(self) -> int:
         """Bytes of the values, of their order by columns, and of the numbers where rows begin."""
         return int(self.values.nbytes + self._by_columns.nbytes + self._pattern[0].nbytes)
+
+    def launch(self, rhs: Array, solution: Array) -> None:
+        """None: the library is called by the host."""
 
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""

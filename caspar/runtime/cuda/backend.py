@@ -118,6 +118,16 @@ class CudaBackend(CudaIndexing):
             polled = partial(CudaSequence, self.stream, launches)
             return repeated_loop(self.stream, launches, flag, polled)
 
+    def plain_steps(
+        self,
+        names: Sequence[str],
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
+        scalars: Mapping[str, Array],
+        diagonals: Sequence[Array],
+    ) -> None:
+        """None: the device goes ahead instead, see `NormalEquations`."""
+
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
         from caspar.runtime.cuda.direct.dense import CusolverCholesky

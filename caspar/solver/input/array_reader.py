@@ -237,6 +237,9 @@ class ArrayReader:
         Raises:
             InputError: It is no array, or lives elsewhere than the first one that was read.
         """
+        if type(given) is np.ndarray:
+            self.check_place(where, HOST)
+            return given, np
         if given is None or isinstance(given, Mapping):
             raise InputError(f"{where}: expected an array, got {type(given).__name__}")
         if isinstance(given, list | tuple) and len(given) == 0:

@@ -220,6 +220,8 @@ def joined_factor(
 ) -> dict[str, Any]:
     """What the user gave for a factor, with arrays in place of lists of parts."""
     made = dict(given)
+    if all(type(part) is np.ndarray for part in given.values()):
+        return made
     for path, (array, dim, matrix_shape) in _by_instance(factor, given).items():
         if is_in_parts(array, dim, matrix_shape):
             where = f"factor {factor.name}, argument {', '.join(path)}"

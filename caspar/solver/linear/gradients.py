@@ -4,11 +4,14 @@ On the full normal equations if no node type is eliminated, else on the Schur co
 never formed. Cost: a pass over the factors for each iteration.
 """
 
+from collections.abc import Sequence
+
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS, step_kernel
 from caspar.equations.parts import SolverPart
 from caspar.equations.scalar_kernels import CURVATURE_KERNEL, MERGE, curvature_kernel, merge_kernel
 from caspar.frontend.names import kernel_name
 from caspar.memory.kernel import KernelSpec
+from caspar.runtime.backend import Launch
 from caspar.solver.linear.method import LinearMethod, LinearSystem
 from caspar.solver.plan.plan import NodePlan
 
@@ -23,6 +26,7 @@ class ConjugateGradients:
 
     is_direct = False
     num_bytes = 0
+    launches: Sequence[Launch] = ()
 
     def __init__(self, system: LinearSystem, remarks: tuple[str, ...] = ()) -> None:
         phases, plan, backend = system.phases, system.plan, system.plan.library.backend

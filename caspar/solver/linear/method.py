@@ -6,13 +6,14 @@ read by the host. Cost tiers: kernels once for a solver, `make` once for a struc
 of a solver in every linear solve.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
 from caspar.memory.kernel import KernelSpec
+from caspar.runtime.backend import Launch
 from caspar.solver.choice.form import Recipe
 from caspar.solver.plan.plan import Plan
 from caspar.solver.system.launches import Binder
@@ -29,11 +30,13 @@ class LinearSolver(Protocol):
         name: As users choose it.
         num_bytes: Bytes on the device beside the plan's.
         is_direct: Whether it forms a matrix, from Jacobians in float64 where none are stored.
+        launches: All of `solve` for a list of launches; empty if the host takes part in it.
     """
 
     name: str
     num_bytes: int
     is_direct: bool
+    launches: Sequence[Launch]
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -44,6 +44,16 @@ class DerivativeLook:
         flat = [chunk for of_node in self._chunks for of_array in of_node for chunk in of_array]
         self._copies = plan.library.backend.host_copies(flat)
 
+    def diagonals(self) -> list[Array]:
+        """Each entry of D that is looked at, (1,)."""
+        found = []
+        for node, (squares, *_) in zip(self._nodes, self._chunks, strict=True):
+            lanes = [(chunk, lane) for chunk in squares for lane in range(chunk.shape[1])]
+            # only the last chunk is padded
+            for chunk, lane in lanes[: node.tangent_dim]:
+                found += [chunk[row, lane : lane + 1] for row in range(len(chunk))]
+        return found
+
     def begin(self) -> None:
         """Enqueue the copies: of what D and gradient are now."""
         self._copies.fetch()

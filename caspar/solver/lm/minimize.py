@@ -22,7 +22,15 @@ from caspar.solver.lm.checks.table import AT_THE_END, MAY_GO_ON, judge
 from caspar.solver.lm.checks.tiny_residuals import residuals_are_tiny
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback
-from caspar.solver.lm.policy import decide, first_state, next_goal, without_undamped
+from caspar.solver.lm.policy import (
+    behind_plain,
+    decide,
+    first_state,
+    may_be_plain,
+    next_goal,
+    plain_numbers,
+    without_undamped,
+)
 from caspar.solver.lm.steps import AskRounding, LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import USUAL_OPTIONS
 from caspar.solver.result.quantities import cost_text
@@ -44,6 +52,8 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     course, is_mixed = _begun(system, chosen), system.is_mixed
     try:
         while course.status is None:
+            if on_iteration is None:
+                _take_plain_steps(course)
             goal = next_goal(course.state, course.options)
             if course.has_moved:
                 system.linearize(goal.damping)
@@ -82,6 +92,39 @@ def _begun(system: System, chosen: SolveOptions) -> Course:
     shown_iteration(lambda: f"start: cost {cost_text(cost)}")
     course.is_tiny_at_start = residuals_are_tiny(system, cost)
     return course
+
+
+def _take_plain_steps(course: Course) -> None:
+    """Take the steps that need no decision of the host, if there may be any."""
+    state, options = course.state, course.options
+    if not (course.has_moved and may_be_plain(state, options)):
+        return
+    begun = time.perf_counter()
+    numbers = plain_numbers(state, options, looks=not course.is_looked_at)
+    most = options.max_iterations - state.num_iterations - 1
+    steps = course.system.take_plain_steps(numbers, most)
+    if steps is None or len(steps.rows) == 0:
+        return
+    # all that is known of the times between
+    each_s = (time.perf_counter() - begun) / len(steps.rows)
+    for number, (cost, damping, gain_ratio) in enumerate(steps.rows, start=1):
+        record = IterationRecord(
+            iteration=state.num_iterations + number,
+            cost=cost,
+            candidate_cost=cost,
+            damping=damping,
+            gain_ratio=gain_ratio,
+            linear_iterations=1,
+            step_accepted=True,
+            reason="",
+            time_s=begun - course.start_s + number * each_s,
+        )
+        course.records.append(record)
+        shown_iteration(partial(str, record))
+    course.state = behind_plain(state, steps.numbers)
+    course.cost_changes.clear()
+    if not course.is_looked_at:
+        course.lost_at_start = {}  # a step is not plain if D shows anything
 
 
 def _tried(course: Course, goal: LinearGoal) -> TriedStep:

@@ -13,6 +13,7 @@ after it nothing is done ahead until one is accepted.
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from caspar.equations.node_blocks import KEPT_WAY, NUM_INSIDE
@@ -20,7 +21,7 @@ from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
 from caspar.solver.lm.derivative_sizes import (
     DerivativeLook,
     DerivativeSizes,
@@ -28,7 +29,7 @@ from caspar.solver.lm.derivative_sizes import (
 )
 from caspar.solver.lm.faults import PlanFindings
 from caspar.solver.lm.roundings import moved_scores, typical_change
-from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.steps import LinearGoal, Number, PlainSteps, TriedStep
 from caspar.solver.lm.usual_options import usual_options
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
@@ -41,6 +42,7 @@ class Place(Enum):
     NOWHERE = "none that are needed: the next step must score and linearise first"
     CURRENT = "the current values"
     CANDIDATE = "the candidate of the last step, before it is known whether it is accepted"
+    TRIED = "the current values, from which the step with `begun_damping` was tried already"
 
 
 class Linearization(NamedTuple):
@@ -86,6 +88,8 @@ class Linearization(NamedTuple):
         Args:
             damping: Of the next step. What was scaled for another damping is of no use.
         """
+        if self.was_tried(damping):
+            return self
         if self.place is not Place.CANDIDATE:
             return self._at(Place.CURRENT)
         if self.is_scaled and self.begun_damping != damping:
@@ -95,6 +99,20 @@ class Linearization(NamedTuple):
     def tried(self) -> "Linearization":
         """After a step was solved for, retracted and scored."""
         return self._at(Place.NOWHERE if self.is_shared else Place.CURRENT)
+
+    def took_plain_steps(self, damping: float | None) -> "Linearization":
+        """After plain steps: their values are the current ones.
+
+        Args:
+            damping: Of the step that was tried and not taken; None: all were taken.
+        """
+        if damping is None:
+            return self._at(Place.NOWHERE, was_rejected=False)
+        return self._at(Place.TRIED, damping, was_rejected=False)
+
+    def was_tried(self, damping: float) -> bool:
+        """Whether the step with that damping was tried already."""
+        return self.place is Place.TRIED and self.begun_damping == damping
 
     def went_ahead(self, damping: float) -> "Linearization":
         """After the candidate was linearised, and the linear solve begun with this damping."""
@@ -174,7 +192,10 @@ class NormalEquations:
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
         self._begin_by(exact=solvers.current.is_direct)
-        self._candidate = sequence(phases.candidate())
+        candidate = phases.candidate()
+        self._candidate = sequence(candidate)
+        self._in_one_call = solvers.current if len(solvers.current.launches) > 0 else None
+        self._step = sequence([*solvers.current.launches, *candidate])
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
         self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
@@ -311,7 +332,7 @@ class NormalEquations:
 
         `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
         """
-        if self._held.place is not Place.CANDIDATE:
+        if self._held.place is not Place.CANDIDATE and not self._held.was_tried(damping):
             if self._needs_damping:
                 self._scalars.write((damping, *self._held.controls))
             self._linearize.run()
@@ -389,7 +410,46 @@ class NormalEquations:
             tried = tried.unsolved
         return tried
 
+    def take_plain_steps(self, numbers: list[float], max_steps: int) -> PlainSteps | None:
+        """Take steps in compiled code from values that were scored; see `policy`.
+
+        Args:
+            numbers: By `Number`; the least pivot is set here.
+            max_steps: At most.
+
+        Returns:
+            What took them; None: the host has to take each.
+        """
+        is_exact = self.storage is DType.FLOAT64
+        if self.solvers.current is not self._in_one_call or self._is_bounded or not is_exact:
+            return None
+        take = self._plain_steps
+        if take is None:
+            return None
+        self._scalars.write((numbers[Number.STEP_DAMPING], *self._held.controls))
+        if self.solvers.looks_at_pivots(0.0):
+            numbers[Number.LEAST_PIVOT] = LEAST_PIVOT
+        steps = PlainSteps(*take(numbers, max_steps))
+        is_stopped = steps.numbers[Number.STOP] != 0.0
+        tried = steps.numbers[Number.STEP_DAMPING] if is_stopped else None
+        self._held = self._held.took_plain_steps(tried)
+        return steps
+
+    @cached_property
+    def _plain_steps(self) -> Callable[..., tuple[list[float], list[list[float]]]] | None:
+        return self._backend.plain_steps(
+            tuple(Number.__members__),
+            (self._linearize, self._step),
+            self._accept,
+            {name: self.plan.scalar(name) for name in SCALARS},
+            self._look.diagonals(),
+        )
+
     def _enqueue_step(self, goal: LinearGoal, *, probes: bool) -> None:
+        if self._held.was_tried(goal.damping):
+            self._held = self._held.tried()
+            self._scalars.fetch()
+            return
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
         if goal.is_whole:
             self._release()
@@ -402,8 +462,11 @@ class NormalEquations:
             if self.plan.goes_ahead:
                 self._accept.run()  # the same values, and what D remembers of them
         self._held = self._held.tried()
-        self.solvers.current.solve(goal.max_iterations, probes=probes)
-        self._candidate.run()
+        if self.solvers.current is self._in_one_call:
+            self._step.run()
+        else:
+            self.solvers.current.solve(goal.max_iterations, probes=probes)
+            self._candidate.run()
         self._scalars.fetch()
 
     def _enqueue_ahead(self, goal: LinearGoal) -> None:

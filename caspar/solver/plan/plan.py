@@ -209,7 +209,7 @@ class Plan:
         """Node types whose steps the linear solver finds."""
         return tuple(plan for plan in self.nodes if not plan.is_eliminated)
 
-    @property
+    @cached_property
     def is_chained(self) -> bool:
         """Whether a factor couples two nodes of a type that remains."""
         return any(couples_one_type(plan.reduced) for plan in self.factors)

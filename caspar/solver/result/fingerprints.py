@@ -105,8 +105,9 @@ def _is_one_array(given: Sequence[Any]) -> bool:
 def _of_host(array: Any) -> object:
     if array.dtype == object:  # None, for example
         return repr(array.tolist())
-    numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    if numbers.size > WHOLE_BYTES:
+    numbers = np.ascontiguousarray(array)
+    if numbers.nbytes > WHOLE_BYTES:
+        numbers = numbers.reshape(-1).view(np.uint8)
         pages = numbers[: numbers.size // PAGE_BYTES * PAGE_BYTES].reshape(-1, PAGE_BYTES)
         chosen = np.linspace(0, len(pages) - 1, WHOLE_BYTES // PAGE_BYTES).astype(np.int64)
         numbers = np.append(pages[chosen], numbers[-PAGE_BYTES:])

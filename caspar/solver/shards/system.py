@@ -235,6 +235,9 @@ class ShardedSystem:
         """Solve the damped linear system, retract and score."""
         return self._same(partial(NormalEquations.try_step, goal=goal))
 
+    def take_plain_steps(self, numbers: list[float], max_steps: int) -> None:
+        """None: devices wait for each other in every step."""
+
     def promise(self, goal: LinearGoal) -> TriedStep:
         """A step that is not taken: what it promises at the current values."""
         return self._same(partial(NormalEquations.promise, goal=goal))

@@ -284,12 +284,14 @@ def _suspects(system: Values, node: NodePlan, largest: Largest) -> list[Suspect]
         return []
     to_host, first = plan.library.backend.to_host, largest[name]
     chunks, most = _chunks(plan, node, NodePart.NODES), _largest(plan, node)
-    found = []
+    found: list[Suspect] = []
+    grown = (np.maximum(GROWTH * first, first.max()) < most) & (most < np.inf) & (first != 0.0)
+    if not grown.any():
+        return found
     ends = np.cumsum([0, *(int(chunk.shape[1]) for chunk in chunks)])
     for chunk, (begin, end) in enumerate(pairwise(ends.tolist())):
         for entry in range(begin, end):
-            least = max(GROWTH * first[entry], first.max())
-            if first[entry] == 0.0 or not least < most[entry] < np.inf:
+            if not grown[entry]:
                 continue
             column = to_host(chunks[chunk])[:, entry - begin]
             row = int(np.abs(column).argmax())

@@ -5,8 +5,10 @@ Once for each plan. What comes out are launches; `phases` puts them in the order
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from caspar.frontend.names import ROUNDED_VALUE
 from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.memory.access import TILES, BoundWrite
 from caspar.memory.accessors.sums.partials import SharedSum
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
@@ -41,6 +43,28 @@ NODE_TOTALS = (SolverPart.CURVATURES, SolverPart.DESCENTS, SolverPart.MODELS)
 """Sums over all items that kernels of node types add to."""
 
 
+@cache
+def _type_of(dtype: np.dtype[Any]) -> DType:
+    """NumPy takes microseconds to make a name."""
+    return DType(dtype.name)
+
+
+class _Conversion(NamedTuple):
+    """A launch that packs or unpacks rows wherever they are.
+
+    Attributes:
+        launch: The launch.
+        place: The parameter that is the address of the rows.
+        run: Runs it.
+        region: Of the arena.
+    """
+
+    launch: Launch
+    place: int
+    run: Callable[[], None]
+    region: Array
+
+
 class Binder:
     """Binds kernels of a plan to its memory."""
 
@@ -52,6 +76,7 @@ class Binder:
         self._scalars = {name: Binding(plan.scalar(name), 1) for name in SCALARS}
         self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
         self._one_object: dict[int, TileIndex] = {}
+        self._conversions: dict[tuple[Direction, ArrayKey, int], _Conversion] = {}
         plan.library.load_reductions(
             spec
             for factor in plan.factors
@@ -73,15 +98,26 @@ class Binder:
     def _convert(self, direction: Direction, key: ArrayKey, rows: Array) -> None:
         count, dim = (int(size) for size in rows.shape)
         region = self._memory[key]
-        dtype = DType(region.dtype.name)
+        dtype = _type_of(region.dtype)
         if rows_are_blocked(dim, dtype):
             packs = direction is Direction.PACK
             target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
             self._backend.copy(target, source)
             return
-        kernel = self._plan.library.kernel(ConvertSpec(direction, dim, dtype).name)
-        bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
-        self._backend.runner([self._backend.bind(kernel, bindings, count)])()
+        made = self._conversions.get((direction, key, count))
+        if made is None or made.region is not region:
+            kernel = self._plan.library.kernel(ConvertSpec(direction, dim, dtype).name)
+            bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
+            launch = self._backend.bind(kernel, bindings, count)
+            places = [place for place, one in enumerate(launch.values) if one is rows]
+            if len(places) == 0:
+                self._backend.runner([launch])()
+                return
+            launch = launch.without([rows])
+            made = _Conversion(launch, places[0], self._backend.runner([launch]), region)
+            self._conversions[direction, key, count] = made
+        made.launch.set_address(made.place, address(rows))
+        made.run()
 
     def clear(self, key: ArrayKey) -> Launch:
         """Zeros to a region."""

@@ -75,6 +75,9 @@ class FakeSystem:
         self.goals.append(goal)
         return self.script[len(self.goals) - 1]
 
+    def take_plain_steps(self, numbers: list[float], max_steps: int) -> None:
+        """None: it answers step by step."""
+
     def promise(self, goal: LinearGoal) -> TriedStep:
         assert goal.expected_damping is None
         self.calls.append("promise")

@@ -28,21 +28,22 @@ EVENTS: dict[str, Change] = {
 }
 
 NOWHERE, CURRENT, CANDIDATE = Place.NOWHERE, Place.CURRENT, Place.CANDIDATE
+TRIED = Place.TRIED
 
 # event -> for kinds of plans, the place after it from each place, in the order of `Place`
 TABLE = {
-    "loaded": {"plain scaled shared": (NOWHERE, NOWHERE, NOWHERE)},
-    "overwritten": {"plain scaled shared": (NOWHERE, NOWHERE, NOWHERE)},
-    "linearized, as expected": {"plain scaled shared": (CURRENT, CURRENT, CURRENT)},
+    "loaded": {"plain scaled shared": (NOWHERE,) * 4},
+    "overwritten": {"plain scaled shared": (NOWHERE,) * 4},
+    "linearized, as expected": {"plain scaled shared": (CURRENT, CURRENT, CURRENT, TRIED)},
     "linearized, otherwise": {
-        "plain": (CURRENT, CURRENT, CURRENT),
-        "scaled shared": (CURRENT, CURRENT, NOWHERE),
+        "plain": (CURRENT, CURRENT, CURRENT, CURRENT),
+        "scaled shared": (CURRENT, CURRENT, NOWHERE, CURRENT),
     },
-    "tried": {"plain scaled": (CURRENT,) * 3, "shared": (NOWHERE,) * 3},
-    "accepted": {"plain scaled shared": (NOWHERE, NOWHERE, CANDIDATE)},
+    "tried": {"plain scaled": (CURRENT,) * 4, "shared": (NOWHERE,) * 4},
+    "accepted": {"plain scaled shared": (NOWHERE, NOWHERE, CANDIDATE, NOWHERE)},
     "rejected": {
-        "plain": (NOWHERE, CURRENT, NOWHERE),
-        "scaled shared": (NOWHERE, NOWHERE, NOWHERE),
+        "plain": (NOWHERE, CURRENT, NOWHERE, NOWHERE),
+        "scaled shared": (NOWHERE,) * 4,
     },
 }
 
@@ -56,7 +57,7 @@ CASES = [
 
 
 def held_at(kind: str, place: Place) -> Linearization:
-    begun = EXPECTED if place is CANDIDATE else None
+    begun = EXPECTED if place in (CANDIDATE, TRIED) else None
     return KINDS[kind]._replace(place=place, begun_damping=begun)
 
 
@@ -66,6 +67,7 @@ def test_place_after_each_event(kind: str, event: str, before: Place, after: Pla
     assert held.place is after
     # a linear solve begun ahead is of use as long as the system that it belongs to
     is_begun = before is CANDIDATE and after is not NOWHERE and event != "tried"
+    is_begun = is_begun or after is TRIED
     assert held.begun_damping == (EXPECTED if is_begun else None)
     assert (held.is_scaled, held.is_shared) == (KINDS[kind].is_scaled, KINDS[kind].is_shared)
 
@@ -81,6 +83,16 @@ def test_work_ahead_is_of_the_candidate() -> None:
     moved = ahead.accepted().linearized(EXPECTED)
     assert (moved.place, moved.begun_damping) == (CURRENT, EXPECTED)
     assert moved.tried().begun_damping is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_was_not_plain_is_tried_already(kind: str) -> None:
+    held = KINDS[kind].rejected().took_plain_steps(EXPECTED)
+    assert held.linearized(EXPECTED).was_tried(EXPECTED)
+    assert not held.linearized(OTHER).was_tried(OTHER)
+    assert not held.was_rejected
+    all_taken = held.took_plain_steps(None)
+    assert (all_taken.place, all_taken.begun_damping) == (NOWHERE, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -71,6 +71,9 @@ class CudssFactorization:
         except Exception as error:
             raise BackendError(f"cuDSS refuses the matrix: {first_line(error)}") from error
 
+    def launch(self, rhs: Array, solution: Array) -> None:
+        """None: the library is called by the host."""
+
     @property
     def num_bytes(self) -> int:
         """Bytes of the values, and of the numbers where rows begin."""

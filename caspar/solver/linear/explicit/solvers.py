@@ -13,6 +13,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import row_scalars
+from caspar.runtime.backend import Launch
 from caspar.solver.linear.explicit.explicit_kernels import HELD_SCALE
 from caspar.solver.linear.explicit.pair_kernels import ROWS
 from caspar.solver.linear.explicit.structure import Structure
@@ -37,6 +38,7 @@ class DenseSolver:
     """
 
     is_direct = True
+    launches: Sequence[Launch] = ()
 
     def __init__(
         self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
@@ -88,6 +90,7 @@ class SparseSolver:
     """
 
     is_direct = True
+    launches: Sequence[Launch] = ()
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
         self.name = "sparse"
@@ -103,10 +106,11 @@ class SparseSolver:
         self.num_bytes = system.num_bytes + sum(int(one.nbytes) for one in entries.parts)
         self.num_bytes += self._factorization.num_bytes
         target = Binding(values, int(values.shape[0]))
-        self._form = backend.sequence(
-            [*system.form(), system.write_entries("entries_sparse", entries, target)]
-        )
-        self._finish = backend.sequence(system.finish())
+        form = [*system.form(), system.write_entries("entries_sparse", entries, target)]
+        finish = system.finish()
+        solving = self._factorization.launch(system.rhs, system.solution)
+        self.launches = () if solving is None else (*form, solving, *finish)
+        self._form, self._finish = backend.sequence(form), backend.sequence(finish)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -172,6 +176,7 @@ class OrthogonalSolver:
     """
 
     is_direct = True
+    launches: Sequence[Launch] = ()
     name = "qr"
 
     def __init__(
