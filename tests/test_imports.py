@@ -111,7 +111,7 @@ ROOMS = {
         "gradients": "choice input result covariance",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
-        "shards": "choice input plan system linear iterate",
+        "shards": "choice input result plan system linear iterate",
         "ranks": "choice input plan linear iterate shards",
     },
     "solver/covariance": {"inverses": ""},

@@ -12,10 +12,8 @@ from functools import partial
 import numpy as np
 
 from caspar.equations.scalar_kernels import LinearOutcome
-from caspar.errors import OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
-from caspar.progress import hide
 from caspar.progress import iteration as shown_iteration
 from caspar.solver.iterate import interrupts
 from caspar.solver.iterate.course_remarks import (
@@ -30,6 +28,7 @@ from caspar.solver.iterate.course_remarks import (
     remarks_on_rounding,
 )
 from caspar.solver.iterate.interrupts import Callback
+from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.policy import (
     CONFIRMING_ITERATIONS,
     decide,
@@ -41,7 +40,6 @@ from caspar.solver.iterate.policy import (
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import ROUNDING_SHARE, is_at_bottom, remaining_decrease
 from caspar.solver.iterate.usual_options import USUAL_OPTIONS
-from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 from caspar.solver.system.lone_promises import Promises
@@ -140,7 +138,9 @@ class Course:
     too_narrow: str = ""
 
 
-def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None) -> Course:
+def minimize(
+    system: NormalEquations, chosen: SolveOptions, on_iteration: Callback | None
+) -> Course:
     """Iterate until a stopping rule holds.
 
     Args:
@@ -172,8 +172,7 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
             shown_iteration(partial(str, progress.records[-1]))
             stop = False
             if on_iteration is not None:
-                hide()
-                stop = _asks_to_stop(on_iteration(progress.records[-1]))
+                stop = interrupts.asks_to_stop(on_iteration(progress.records[-1]))
             if status is None and stop:
                 status = SolveStatus.STOPPED
             elif status is None and _inexact_steps(system, progress) != "":
@@ -217,7 +216,7 @@ def _with_floor(options: CompleteOptions, progress: _Progress) -> CompleteOption
 
 
 def _too_narrow(
-    system: System,
+    system: NormalEquations,
     chosen: SolveOptions,
     progress: _Progress,
     status: SolveStatus,
@@ -244,7 +243,7 @@ def _too_narrow(
     return ""
 
 
-def _inexact_steps(system: System, progress: _Progress) -> str:
+def _inexact_steps(system: NormalEquations, progress: _Progress) -> str:
     """The gain ratio of the last step, if several steps were far from what they promised."""
     if progress.num_inexact < MOST_INEXACT or not system.is_mixed:
         return ""
@@ -253,14 +252,14 @@ def _inexact_steps(system: System, progress: _Progress) -> str:
 
 
 def _remarks_on_linear_solves(
-    system: System, options: CompleteOptions, progress: _Progress
+    system: NormalEquations, options: CompleteOptions, progress: _Progress
 ) -> tuple[str, ...]:
     records, num_limited = progress.records, progress.num_limited
     is_chained, stronger = system.is_chained, system.stronger
     return remarks_on_linear_solves(options, records, num_limited, stronger, is_chained=is_chained)
 
 
-def _residuals_are_too_small(system: System, cost: float) -> bool:
+def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
     """Whether squares of residuals are too small for the values' type: a zero says nothing then.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
@@ -276,7 +275,7 @@ def _residuals_are_too_small(system: System, cost: float) -> bool:
 
 
 def _lost_squares(
-    system: System, options: CompleteOptions, progress: _Progress
+    system: NormalEquations, options: CompleteOptions, progress: _Progress
 ) -> Mapping[str, bool]:
     """Node types whose derivatives have squares out of range, at the start and now.
 
@@ -293,7 +292,7 @@ def _lost_squares(
 
 
 def _remaining_at_end(
-    system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
+    system: NormalEquations, options: CompleteOptions, progress: _Progress, status: SolveStatus
 ) -> float:
     """What `SolveResult.remaining_decrease` says: 0 if rounding changes the cost by as much."""
     state = progress.state
@@ -304,7 +303,9 @@ def _remaining_at_end(
     return 0.0 if rounding is not None and remaining * state.cost <= rounding else remaining
 
 
-def _remaining_decrease(system: System, options: CompleteOptions, state: PolicyState) -> float:
+def _remaining_decrease(
+    system: NormalEquations, options: CompleteOptions, state: PolicyState
+) -> float:
     """What a step of next to no damping still promises, by one more linear solve if need be.
 
     It is not known either if confirming steps had to take more damping: those with less promised
@@ -318,7 +319,7 @@ def _remaining_decrease(system: System, options: CompleteOptions, state: PolicyS
 
 
 def _promised_with(
-    system: System, options: CompleteOptions, state: PolicyState, damping: float
+    system: NormalEquations, options: CompleteOptions, state: PolicyState, damping: float
 ) -> float:
     """What a step of that damping promises at the current values, relative to the cost."""
     goal = LinearGoal(
@@ -336,17 +337,9 @@ def _told_promises(progress: _Progress) -> Promises | None:
     return progress.promises if progress.state.cost >= progress.promised_cost else None
 
 
-def _asks_to_stop(answer: object) -> bool:
-    try:
-        return bool(answer)
-    except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"on_iteration returned {type(answer).__name__}, which is neither true nor false "
-            f"({error}): return True to stop, False or nothing to go on"
-        ) from error
-
-
-def _told_rounding(system: System, status: SolveStatus, progress: _Progress) -> float | None:
+def _told_rounding(
+    system: NormalEquations, status: SolveStatus, progress: _Progress
+) -> float | None:
     """How much rounding changes the cost, where users should know."""
     if system.values_type is not DType.FLOAT32:
         return None
@@ -358,7 +351,7 @@ def _told_rounding(system: System, status: SolveStatus, progress: _Progress) -> 
 
 
 def _iterate(
-    system: System, options: CompleteOptions, progress: _Progress, start: float
+    system: NormalEquations, options: CompleteOptions, progress: _Progress, start: float
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
     goal = next_goal(progress.state, options)
@@ -379,6 +372,8 @@ def _iterate(
     progress.is_resumed = False
     progress.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     elapsed_s = time.perf_counter() - start
+    if options.max_time_s is not None:
+        elapsed_s = system.communicator.broadcast(elapsed_s)
     changes: dict[AskRounding, float] = {}
     state, decision = decide(progress.state, tried, elapsed_s, options, changes)
     if decision.accepted:
@@ -410,7 +405,7 @@ def _iterate(
 
 
 def _confirmed(
-    system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
+    system: NormalEquations, options: CompleteOptions, progress: _Progress, status: SolveStatus
 ) -> SolveStatus | None:
     """Whether an end stays, by what steps of next to no damping promise; None: the solve goes on.
 
@@ -458,7 +453,7 @@ def _free_alone(promises: Promises | None) -> Promises | None:
     return None if promises is None else replace(promises, decrease=0.0, trusted=0.0, where="")
 
 
-def _holds_weak(system: System, options: CompleteOptions, progress: _Progress) -> bool:
+def _holds_weak(system: NormalEquations, options: CompleteOptions, progress: _Progress) -> bool:
     """Whether the solve goes on from the damping limit, with what has next to no influence held.
 
     Not if it did so and has gained nothing since.
@@ -475,7 +470,9 @@ def _holds_weak(system: System, options: CompleteOptions, progress: _Progress) -
     return True
 
 
-def _promises(system: System, options: CompleteOptions, progress: _Progress) -> Promises | None:
+def _promises(
+    system: NormalEquations, options: CompleteOptions, progress: _Progress
+) -> Promises | None:
     """What nodes promise at an end: one by one, or together if looking at each is too slow.
 
     Returns:
@@ -497,7 +494,7 @@ def _promises(system: System, options: CompleteOptions, progress: _Progress) -> 
     return Promises(remaining * state.cost, trusted * state.cost)
 
 
-def _change(system: System, cost: float, ask: AskRounding) -> float:
+def _change(system: NormalEquations, cost: float, ask: AskRounding) -> float:
     """How much the cost changes by such a rounding: the most of several draws; NaN if any is."""
     if ask is AskRounding.LAST_THIRD:
         return cost * system.coarsely_rounded_change()

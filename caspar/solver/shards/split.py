@@ -37,13 +37,11 @@ class Part:
     Attributes:
         problem: With arrays where the whole problem's are, or on the part's device.
         shard: What it knows of the whole.
-        nodes: By eliminated type which nodes it has: a range, or (k,) numbers, on the host.
         remarks: On how nodes were divided; of all parts alike.
     """
 
     problem: Problem
     shard: Shard
-    nodes: Mapping[str, Chosen]
     remarks: tuple[str, ...] = ()
 
 
@@ -87,9 +85,8 @@ def split_problem(
 
     def part_of(shard: Shard, number: int) -> Part:
         worker = workers[number]
-        nodes = {name: cut.nodes[number] for name, cut in cuts.items()}
         with worker.scope():
-            part = make_part(problem, factors, shard, nodes, form, worker, to_device=is_spread)
+            part = make_part(problem, factors, shard, form, worker, to_device=is_spread)
             worker.synchronize()
         return replace(part, remarks=tuple(cut.remark for cut in cuts.values() if cut.remark))
 
@@ -122,6 +119,7 @@ def _shards(
             added=added_of(factors, form, most, cuts),
             in_order=tuple(name for name, cut in cuts.items() if cut.owner is not None),
             chosen=chosen[number],
+            nodes={name: cut.nodes[number] for name, cut in cuts.items()},
         )
         for rank, number in enumerate(kept)
     }
@@ -194,7 +192,6 @@ def make_part(
     problem: Problem,
     factors: Sequence[TracedFactor],
     shard: Shard,
-    nodes: Mapping[str, Chosen],
     form: SolverForm,
     backend: Backend,
     *,
@@ -205,13 +202,12 @@ def make_part(
     Args:
         problem: The whole, or what one process has of it.
         factors: Its factors.
-        shard: What the part knows of the whole.
-        nodes: Its nodes, by eliminated type.
+        shard: Its instances and nodes.
         form: How kernels are made.
         backend: Where the arrays are, unless they are on the host.
         to_device: Whether picked indices of the host go there.
     """
-    everything = slice(None)
+    everything, nodes = slice(None), shard.nodes
 
     def own(name: str, rows: Any) -> Any:
         return _picked(rows, nodes.get(name, everything), backend)
@@ -245,7 +241,7 @@ def make_part(
         free={name: own(name, rows) for name, rows in problem.free.items()},
         bounds=bounds,
     )
-    return Part(part, shard, nodes)
+    return Part(part, shard)
 
 
 def _instances(

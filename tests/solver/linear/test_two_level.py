@@ -14,11 +14,11 @@ from caspar.equations.parts import NodePart
 from caspar.errors import FactorError, OptionError
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
+from caspar.solver.kept_system import KeptSystem
 from caspar.solver.linear.gradients import ConjugateGradients
 from caspar.solver.linear.two_level.clusters import make_clusters
 from caspar.solver.linear.two_level.coarse_launches import CoarseLaunches
 from caspar.solver.linear.two_level.coarse_space import SHIFT
-from caspar.solver.preparation import Preparation
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases, flattened
 from tests.harness_backend import HarnessBackend
@@ -183,7 +183,7 @@ def test_cuda_texts_take_the_same_step(deterministic: bool, jacobian: str) -> No
 def test_tiles_leave_room_for_sums_over_clusters(preconditioner: str) -> None:
     """Of a device, which takes tiles of 256 otherwise."""
     recipe = make_recipe([snavely], linear_solver="schur_pcg", preconditioner=preconditioner)
-    library = Preparation(HarnessBackend(256), recipe).kernels.compile()
+    library = KeptSystem(HarnessBackend(256), recipe).kernels.compile()
     assert library.tile_size == (128 if preconditioner == "two_level" else 256)
 
 

@@ -18,10 +18,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import OptionError, UnsuitedError
-from caspar.solver.shards.system import ShardedSystem
+from caspar.solver.iterate.levenberg import minimize
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minimum, fail_at, sharing
+from tests.solver.shards.sharing import (
+    ALL_SHARE,
+    ON_SEVERAL,
+    assert_same_minimum,
+    crew_of,
+    fail_at,
+    plans_of,
+    sharing,
+)
 
 ROBUST = snavely.with_loss(caspar.loss.Huber)
 
@@ -405,11 +413,8 @@ def test_plans_are_kept_and_let_go() -> None:
     assert solver.memory_table() is None
     arrays = _bundle()
     solver.solve(arrays)
-    with solver.system(arrays) as system:
-        plans = [one.plan for one in system.systems.all]  # type: ignore[attr-defined]
-    with solver.system({**arrays, "Cam": arrays["Cam"] + 0.0}) as system:
-        assert isinstance(system, ShardedSystem)
-        assert [one.plan for one in system.systems.all] == plans  # type: ignore[attr-defined]
+    plans = plans_of(solver, arrays)
+    assert plans_of(solver, {**arrays, "Cam": arrays["Cam"] + 0.0}) == plans
     table = solver.memory_table()
     assert table is not None
     assert [line[:13] for line in table.splitlines() if line.startswith("device ")] == [
@@ -485,13 +490,11 @@ def test_a_device_that_fails_ends_the_work_of_all(
 ) -> None:
     arrays = _bundle()
     solver = caspar.Solver([snavely], backend="cpu", devices=3, limits=ALL_SHARE)
-    with solver.system(arrays) as system:
-        assert isinstance(system, ShardedSystem)
-
-        fail_at(monkeypatch, call, system.systems.all[failing])  # type: ignore[attr-defined]
+    with crew_of(solver, arrays) as crew:
+        fail_at(monkeypatch, call, crew.systems[failing])
         start = time.perf_counter()
         with pytest.raises(MemoryError, match="of this test") as caught:
-            caspar.solver.iterate.levenberg.minimize(system, caspar.SolveOptions(), None)
+            crew.run(lambda system: minimize(system, caspar.SolveOptions(), None))
         assert time.perf_counter() - start < 10.0
         assert caught.value.__notes__ == [
             f"It was raised on device {failing} of 3 that share the problem."
