@@ -42,6 +42,8 @@ class Session:
         devices: Several that share a problem, or ranks. None: one.
 
     Attributes:
+        ranks: The processes that share problems; None: there is only this one.
+        members: The devices of this process, if several share problems.
         whole: What is made for all factors.
         exact: Evaluates residuals that a system keeps in a narrower type than values.
         remarks_on_parts: On problems that consist of many.
@@ -62,8 +64,8 @@ class Session:
         self.backend, self.recipe, self.fields = backend, recipe, fields
         self._own_precision = own_precision
         self._devices = devices
-        self._ranks = devices if isinstance(devices, RankDevices) else None
-        self.members = devices.members if devices is not None and self._ranks is None else ()
+        self.ranks = devices if isinstance(devices, RankDevices) else None
+        self.members = devices.members if devices is not None and self.ranks is None else ()
         self._chooser = Chooser(backend, recipe, own_precision=own_precision)
         self.whole = Preparation(backend, devices, recipe)
         self._last, usual = self.whole, Active(recipe)
@@ -77,21 +79,6 @@ class Session:
     def backends(self) -> tuple[Backend, ...]:
         """The devices on which arrays may live."""
         return self.members or (self.backend,)
-
-    @property
-    def is_in_one_process(self) -> bool:
-        """Whether no other process shares the problems."""
-        return self._ranks is None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the first process of those that do."""
-        return self._ranks is None or self._ranks.peers.rank == 0
-
-    @property
-    def gives_all(self) -> bool:
-        """Whether all processes get all values."""
-        return self._ranks is None or self._ranks.ranks.results == "all"
 
     # -- problems ------------------------------------------------------------------------------
 
@@ -108,7 +95,7 @@ class Session:
         It belongs to the caller until the context ends. `precision` takes the place of the usual
         one. Several processes open it at the same time.
         """
-        ranks, is_set_up = self._ranks, False
+        ranks, is_set_up = self.ranks, False
         try:
             with self.backend.scope():
                 if ranks is None:
@@ -128,7 +115,7 @@ class Session:
     @contextmanager
     def open_alone(self, arrays: Mapping[str, Any]) -> Iterator[Crew]:
         """The same, of several ranks by this one for itself; outside a solve."""
-        if self._ranks is None:
+        if self.ranks is None:
             with self.open_aside(arrays) as crew:
                 yield crew
             return

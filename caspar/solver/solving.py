@@ -103,7 +103,7 @@ def _run(
             partial(_for_others, session, crew),
         )
         assert found is not None
-        if not session.is_first:
+        if session.ranks is not None and session.ranks.peers.rank > 0:
             found = _received(found, crew.problem, session.backend, times)
         given.arrays.note_values(found.values)
     return replace(found, given=given)
@@ -149,6 +149,8 @@ def _solved(
         if system.communicator.is_first:
             is_pulled = any(found.weights(one.name).any() for one in factors)
             status = status if is_pulled else SolveStatus.NO_RESIDUALS
+        # the others wait until the first device has evaluated: they launch nothing meanwhile
+        status = system.communicator.broadcast(status)
     final_cost = _cost_of_returned(problem, system, course.final_cost)
     costs, num_beyond = final_costs(factors, active.recipe.factors, final_cost, system)
     remarks = (*active.remarks, *system.remarks, *course.remarks, *_on_values(system, course))
@@ -156,7 +158,7 @@ def _solved(
     device, num_bytes, moved = system.device, system.num_bytes, crew.values(system)
     if not system.communicator.is_first:
         return None
-    if session.is_in_one_process:
+    if session.ranks is None:
         taking_part = active.recipe.factors, active.recipe.nodes
         remarks = (*remarks, *session.remarks_on_parts.of(system, *taking_part, problem))
     log_end(status.name, len(course.records), course.initial_cost, final_cost)
@@ -189,10 +191,12 @@ def _solved(
 def _for_others(session: Session, crew: Crew, found: SolveResult | None) -> SolveResult:
     """A result for other processes, on the host: all values, or those of remaining types."""
     assert found is not None
+    assert session.ranks is not None
+    gives_all = session.ranks.ranks.results == "all"
     values = {
         name: rows_on_host(rows, session.backend.to_host)
         for name, rows in found.values.items()
-        if session.gives_all or name not in crew.eliminated
+        if gives_all or name not in crew.eliminated
     }
     return replace(found, values=values)
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Barrier, BrokenBarrierError
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from caspar.errors import GroupError
 from caspar.memory.array import Array
 from caspar.runtime.backend import Launch, LaunchSequence
+from caspar.runtime.group.member import Group
 
 FAILED = "another device failed, so this one stopped"
 
@@ -82,13 +83,6 @@ class ThreadGroup:
             raise GroupError(FAILED) from None
 
 
-class _Adding(Protocol):
-    @property
-    def size(self) -> int: ...
-
-    def add_up(self, rank: int, arrays: Sequence[Array]) -> None: ...
-
-
 @dataclass(frozen=True)
 class AllReduce:
     """A launch that adds up arrays over a group.
@@ -100,7 +94,7 @@ class AllReduce:
         values: The same, as launches have it.
     """
 
-    group: _Adding
+    group: Group
     rank: int
     arrays: tuple[Array, ...]
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from caspar.errors import GroupError
 from caspar.progress import showing
 from caspar.runtime.group.member import Group, Member
-from caspar.runtime.group.peers import Peers
+from caspar.runtime.group.peers import Peers, add_note
 from caspar.solver.iterate.interrupts import is_second
 
 Result = TypeVar("Result")
@@ -148,9 +148,8 @@ class Team:
         causes = {rank: one for rank, one in errors.items() if not isinstance(one, GroupError)}
         for rank, error in (causes or errors).items():
             if self._peers is None:
-                error.add_note(
-                    f"It was raised on device {rank} of {len(futures)} that share the problem."
-                )
+                what = f"It was raised on device {rank} of {len(futures)} that share the problem."
+                add_note(error, what)
             raise error
 
     # -- the threads ---------------------------------------------------------------------------
