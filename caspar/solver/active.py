@@ -7,7 +7,7 @@ their values. Cost tier: kernels once for each set of factors that occurs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 from caspar.equations.solver_form import eliminable_types
@@ -56,7 +56,7 @@ class Active:
         narrowed = {one.name: arrays[one.name].narrowed(one, types) for one in recipe.factors}
         return replace(part, factors=narrowed)
 
-    @property
+    @cached_property
     def key(self) -> tuple[object, ...]:
         """What problems differ in that have kernels of their own."""
         recipe = self.recipe

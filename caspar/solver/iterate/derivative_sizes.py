@@ -10,8 +10,7 @@ copied to the host.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from caspar.equations.parts import NodePart
 from caspar.frontend.factors.trace import NodeType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views, padded_chunks
-from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.plan.plan import NodePlan, Plan
 
 LOOKED_AT = 200
@@ -184,38 +182,6 @@ def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], ...]:
         free = plan.memory[node.key(NodePart.FREE)]
         arrays.append(padded_chunks(free, count, dim, plan.types.storage))
     return tuple([chunk[:LOOKED_AT] for chunk in chunks] for chunks in arrays)
-
-
-class FirstSteps(Protocol):
-    """What `first_step` asks for."""
-
-    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
-        """Try a step, and look at the derivatives."""
-
-    def level(self, levelling: float) -> None:
-        """Level D by that from the next linearisation on."""
-
-    def score(self) -> float:
-        """Cost of the current values."""
-
-    def linearize(self, damping: float) -> None:
-        """Linearise at the current values."""
-
-    def reject(self) -> None:
-        """Keep the current values."""
-
-
-def first_step(system: FirstSteps, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
-    """Try a step, and choose whether D is levelled from here on; see `try_first_step`."""
-    tried, sizes = system.try_and_look(goal)
-    if sizes.levelling_holds(goal.damping):
-        system.reject()
-        system.level(0.0)
-        system.score()
-        system.linearize(goal.damping)
-        tried, sizes = system.try_and_look(goal)
-    # a levelled D hides a square of zero, but then levelling would hold its scalar
-    return tried, sizes.lost_squares()
 
 
 def raise_least_damping(plan: Plan) -> bool:

@@ -25,7 +25,6 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import (
     DerivativeLook,
     DerivativeSizes,
-    first_step,
     raise_least_damping,
 )
 from caspar.solver.iterate.faults import Findings
@@ -243,11 +242,21 @@ class NormalEquations:
             The step; and node types that have squares out of range, with whether nothing can be
             said of their values.
         """
-        return first_step(self, goal)
+        tried, sizes = self._try_and_look(goal)
+        if sizes.levelling_holds(goal.damping):
+            self.reject()
+            self._held = self._held.levelled(0.0)
+            self.score()
+            self.linearize(goal.damping)
+            tried, sizes = self._try_and_look(goal)
+        # a levelled D hides a square of zero, but then levelling would hold its scalar
+        return tried, sizes.lost_squares()
 
-    def level(self, levelling: float) -> None:
-        """Level D by that from the next linearisation on, see `Linearization.levelling`."""
-        self._held = self._held.levelled(levelling)
+    def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        """The same as `try_step`, and what D and the gradient are."""
+        tried = self._solved_step(goal, looks=True)
+        sizes = DerivativeSizes.joined(self.communicator.gather(self._look.read()))
+        return self.communicator.same(tried), sizes
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
@@ -270,7 +279,7 @@ class NormalEquations:
         for plan in self.plan.reduced:
             for part in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
                 self._backend.clear(self.plan.memory[plan.key(part)])
-        self.level(0.0)
+        self._held = self._held.levelled(0.0)
         self._release()
         self._score_again()
 
@@ -283,11 +292,6 @@ class NormalEquations:
         is_raised = raise_least_damping(self.plan)
         self._score_again()
         return self.communicator.same(is_raised)
-
-    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
-        """The same as `try_step`, and what D and the gradient are."""
-        tried = self._solved_step(goal, looks=True)
-        return tried, DerivativeSizes.joined(self.communicator.gather(self._look.read()))
 
     def _solved_step(
         self, goal: LinearGoal, *, goes_ahead: bool = True, looks: bool = False

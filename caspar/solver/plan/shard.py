@@ -69,7 +69,8 @@ class Shard:
     Attributes:
         rank: Its number. What all devices have alike, the one of rank 0 counts.
         size: Parts.
-        group: Number of the group whose members have the parts: no plan outlives it.
+        group: Number of the group whose members have the parts, 0 before there is one: no plan
+            outlives it.
         counts: Instances of each node type in the whole problem, by name.
         instances: The same of each factor.
         most: Instances of each factor that a part has at most, by name.
@@ -81,11 +82,11 @@ class Shard:
 
     rank: int
     size: int
-    group: int
     counts: Mapping[str, int]
     instances: Mapping[str, int]
     most: Mapping[str, int]
     added: Mapping[str, int]
+    group: int = 0
     in_order: tuple[str, ...] = ()
     chosen: dict[str, ChosenInstances] = field(default_factory=dict, compare=False, repr=False)
     nodes: dict[str, Chosen] = field(default_factory=dict, compare=False, repr=False)

@@ -99,7 +99,6 @@ def _kept(
     shard = Shard(
         rank=active.index(peers.rank) if is_active else 0,
         size=len(active),
-        group=0,
         counts=own.counts,
         instances=reading.instances,
         most=most,

@@ -50,7 +50,6 @@ def split_problem(
     factors: Sequence[TracedFactor],
     form: SolverForm,
     members: Sequence[Member],
-    group: int = 0,
     *,
     to_devices: bool = True,
     make_room: Callable[[], None] = lambda: None,
@@ -62,7 +61,6 @@ def split_problem(
         factors: Its factors.
         form: How their kernels are made.
         members: The device of each part, of which those without instances are left out.
-        group: Number of the group whose members will have them.
         to_devices: Whether each device picks indices of the host by itself; else the host does.
         make_room: Gives back memory of devices that is kept for another solve.
     """
@@ -92,7 +90,7 @@ def split_problem(
 
     with ThreadPoolExecutor(len({id(worker) for worker in workers})) as threads:
         chosen = [*threads.map(chosen_of, range(num_parts))]
-        shards = _shards(problem, factors, form, cuts, chosen, group)
+        shards = _shards(problem, factors, form, cuts, chosen)
         return [*threads.map(part_of, shards.values(), shards)]
 
 
@@ -102,7 +100,6 @@ def _shards(
     form: SolverForm,
     cuts: Mapping[str, Cut],
     chosen: Sequence[dict[str, ChosenInstances]],
-    group: int,
 ) -> dict[int, Shard]:
     """By the number of each part that has instances what it knows of the whole."""
     sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
@@ -112,7 +109,6 @@ def _shards(
         number: Shard(
             rank=rank,
             size=len(kept),
-            group=group,
             counts=problem.counts,
             instances={name: arrays.count for name, arrays in problem.factors.items()},
             most=most,
