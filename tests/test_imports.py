@@ -114,7 +114,7 @@ ROOMS = {
         "gradients": "choice input result normal covariance",
         "linear": "choice plan system normal",
         "lm": "input result plan system linear",
-        "shards": "choice input plan system linear lm",
+        "shards": "choice input result plan system linear lm",
         "ranks": "choice input plan linear lm shards",
     },
     "solver/linear": {"explicit": ""},

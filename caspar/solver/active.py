@@ -1,17 +1,14 @@
-"""The factors of a problem that have instances, and the preparation for just those.
+"""The factors of a problem that have instances.
 
 A window at the start of a track has no loop closures yet, a survey no scale bars. What has no
 instances takes no part: its kernels are not launched, and node types that only it touches keep
 their values. Cost tier: kernels once for each set of factors that occurs.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
-from threading import Lock
-from typing import Protocol
+from functools import cached_property, partial
+from typing import TypeVar
 
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import InputError, UnsuitedError
@@ -25,23 +22,8 @@ from caspar.solver.choice.offsets import is_far_from_zero
 from caspar.solver.held_types import arrays_with_constants, types_to_hold, with_constants
 from caspar.solver.input.parted_array import every_row
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterated import System
-from caspar.solver.solver_kernels import SolverKernels
 
-
-class Prepares(Protocol):
-    """Makes systems and keeps the last one: `preparation`, or `shards.preparation`."""
-
-    kernels: SolverKernels
-
-    def release(self) -> None:
-        """Let go of what is kept."""
-
-    def memory_table(self) -> str | None:
-        """What is kept; None: nothing."""
-
-    def system(self, problem: Problem) -> AbstractContextManager[System]:
-        """The system of a problem, until the context ends."""
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -51,15 +33,13 @@ class Active:
     Attributes:
         recipe: What the user chose, with the factors that have instances, the node types that they
             touch, and the precision of the solve.
-        preparation: For it.
         remarks: On what takes no part, and what does not suit the rest.
         held: Names of the node types that are constants of the factors, see `held_types`.
         given: The factors as the user wrote them.
     """
 
     recipe: Recipe
-    preparation: Prepares
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     given: tuple[TracedFactor, ...] = ()
 
@@ -76,43 +56,28 @@ class Active:
         narrowed = {one.name: arrays[one.name].narrowed(one, types) for one in recipe.factors}
         return replace(part, factors=narrowed)
 
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """What problems differ in that have kernels of their own."""
+        recipe = self.recipe
+        kinds = recipe.precision, recipe.is_far_from_zero, recipe.masked, recipe.bounded
+        return _factors_key(recipe.factors), kinds, self.held
 
-class Preparations:
-    """A `Preparation` for each set of factors with each set of weights and scales by instance.
 
-    Only the last one used keeps memory.
+class Chooser:
+    """Chooses what of a solver's factors takes part in a problem.
 
     Args:
         backend: Where arrays are, unless they are on the host.
-        prepare: Makes the one for a recipe.
         recipe: What the user chose, with all factors.
-        own_precision: Whether each set has the precision that is usual for it.
-
-    Attributes:
-        whole: The one for all factors.
-
-    Raises:
-        UnsuitedError: The linear solver does not suit all factors together.
+        own_precision: Whether each set of factors has the precision that is usual for it.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        prepare: Callable[[Recipe], Prepares],
-        recipe: Recipe,
-        *,
-        own_precision: bool,
-    ) -> None:
+    def __init__(self, backend: Backend, recipe: Recipe, *, own_precision: bool) -> None:
         self._backend = backend
-        self._prepare = prepare
         self._recipe = recipe
         self._own_precision = own_precision
-        self.whole = prepare(recipe)
-        self._last = Active(recipe, self.whole, ())
-        self._made = {_key(recipe, ()): self._last}
         self._variants: dict[tuple[str, tuple[str, ...]], TracedFactor] = {}
-        self._backlog_s = 0.0
-        self._lock = Lock()
 
     def choose(self, problem: Problem, precision: Precision | None = None) -> Active:
         """What takes part in a problem.
@@ -130,38 +95,7 @@ class Preparations:
         if precision is not None:
             recipe = replace(recipe, precision=precision)
         recipe = self._by_values(recipe, problem)
-        key = _key(recipe, held)
-        with self._lock:
-            if key not in self._made:
-                made = self._part(recipe)
-                self._made[key] = replace(made, held=held, given=given)
-            chosen = self._last = self._made[key]
-            for other in self._made.values():
-                if other is not chosen:
-                    # its memory goes before there is another
-                    other.preparation.release()
-        return chosen
-
-    def add_backlog(self, time_s: float) -> None:
-        """Seconds of tracing and compiling outside a solve."""
-        with self._lock:
-            self._backlog_s += time_s
-
-    def take_backlog(self) -> float:
-        """Those seconds that no result has reported."""
-        with self._lock:
-            time_s, self._backlog_s = self._backlog_s, 0.0
-        return time_s
-
-    def release(self) -> None:
-        """Let go of the memory kept for the next solve."""
-        with self._lock:
-            for made in self._made.values():
-                made.preparation.release()
-
-    def memory_table(self) -> str | None:
-        """What is kept of the last solve; None before it."""
-        return self._last.preparation.memory_table()
+        return Active(recipe, self._idle(recipe), held, given)
 
     def _of_instances(self, problem: Problem) -> Recipe:
         """The recipe with those factors that have instances."""
@@ -231,27 +165,12 @@ class Preparations:
             bounded=bounded,
         )
 
-    def _part(self, recipe: Recipe) -> Active:
-        """With the recipe of some of the factors."""
-        start = time.perf_counter()
-        made, remarks = self._suited(recipe)
-        made.kernels.compile_time_s += time.perf_counter() - start
-        return Active(recipe, made, (*self._idle(recipe), *remarks))
-
     def _variant(self, factor: TracedFactor, by_instance: tuple[str, ...]) -> TracedFactor:
         """A factor as its weights and the parameters of its loss are given."""
         key = factor.name, by_instance
         if key not in self._variants:
             self._variants[key] = with_terms(factor, by_instance)
         return self._variants[key]
-
-    def _suited(self, recipe: Recipe) -> tuple[Prepares, tuple[str, ...]]:
-        """By the user's linear solver, or by `auto` if that does not suit what is left."""
-        try:
-            return self._prepare(recipe), ()
-        except UnsuitedError as error:
-            remark = f"{error.reason}. So 'auto' was used for the other factors."
-        return self._prepare(replace(recipe, linear_solver=LinearSolverChoice.AUTO)), (remark,)
 
     def _idle(self, recipe: Recipe) -> tuple[str, ...]:
         whole = self._recipe
@@ -270,10 +189,21 @@ class Preparations:
         return (remark if len(held) == 0 else f"{remark} {', '.join(held)} did not move.",)
 
 
-def _key(recipe: Recipe, held: tuple[str, ...]) -> tuple[object, ...]:
-    """What problems differ in that have kernels of their own."""
-    kinds = recipe.precision, recipe.is_far_from_zero, recipe.masked, recipe.bounded
-    return _factors_key(recipe.factors), kinds, held
+def suited(recipe: Recipe, make: Callable[[Recipe], Made]) -> tuple[Made, tuple[str, ...]]:
+    """By the user's linear solver, or by `auto` if that does not suit what is left.
+
+    Args:
+        recipe: With some of the factors.
+        make: Makes of a recipe what solves.
+
+    Returns:
+        What was made, and remarks on what was not suitable.
+    """
+    try:
+        return make(recipe), ()
+    except UnsuitedError as error:
+        remark = f"{error.reason}. So 'auto' was used for the other factors."
+    return make(replace(recipe, linear_solver=LinearSolverChoice.AUTO)), (remark,)
 
 
 def _factors_key(factors: Sequence[TracedFactor]) -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterated import System
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.result.by_name import ByName, unknown_name
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def final_costs(
     factors: Sequence[TracedFactor],
     active: Sequence[TracedFactor],
     final_cost: float,
-    system: System,
+    system: NormalEquations,
 ) -> tuple[dict[str, float], dict[str, int]]:
     """How a solve ended, by factor.
 
@@ -166,11 +166,13 @@ class Residuals:
 def evaluation(
     factors: Sequence[TracedFactor],
     problem: Problem,
-    system: System,
+    system: NormalEquations,
     backend: Backend,
     exact: Residuals,
 ) -> Evaluation:
     """Score the values of a system, and read what that leaves.
+
+    All devices that share the problem call it; only on the first one are there residuals.
 
     Args:
         factors: All factors of the solver.
@@ -182,10 +184,13 @@ def evaluation(
     system.score()
     costs = {factor.name: 0.0 for factor in factors} | system.findings.factor_costs()
     present = [factor for factor in factors if problem.factors[factor.name].count > 0]
+    found: dict[str, Floats] = {}
+    if not system.is_mixed:
+        found = {one.name: system.findings.residual_rows(one.name) for one in present}
+    if not system.communicator.is_first:
+        return Evaluation(costs, {}, {}, {})
     if system.is_mixed:
         found = exact.of(present, problem)
-    else:
-        found = {one.name: system.findings.residual_rows(one.name) for one in present}
     residuals, weights = {}, {}
     for factor in factors:
         name = factor.name

@@ -1,151 +1,182 @@
-"""What a solver makes before it iterates, and keeps for the next solve of the same structure.
+"""What a solver makes before it iterates, and keeps for the next solve: on one device or several.
 
-Cost tiers: order, memory and captured launches once for a structure (counts and indices); values
-once for a solve.
+Each device here has a `KeptSystem` for its part. Several devices are those of one process, or one
+of each of several processes.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 
-from caspar.driver import SolverDesign
-from caspar.errors import BackendError
-from caspar.progress import phase
+from caspar.equations.solver_form import eliminable_types
+from caspar.errors import GroupError, UnsuitedError
+from caspar.options import LinearSolverChoice
+from caspar.progress import showing
 from caspar.runtime.backend import Backend
-from caspar.solver.choice.form import Recipe
-from caspar.solver.input.problem import Problem
-from caspar.solver.linear.method import LinearSystem
-from caspar.solver.linear.methods import make_solvers
+from caspar.solver.choice.form import FORMS_MATRIX, Recipe
+from caspar.solver.kept_system import KeptSystem
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.plan.kernel_library import KernelLibrary
-from caspar.solver.plan.plan import Plan
-from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
-from caspar.solver.plan.shard import Shard
-from caspar.solver.solver_kernels import SolverKernels
-from caspar.solver.system.phases import bound_phases
+from caspar.solver.plan.memory_table import joined_tables
+from caspar.solver.shards.crew import Crew
+from caspar.solver.shards.devices import Devices
+from caspar.solver.shards.gathering import last_values
+from caspar.solver.shards.share import Reading, Share
+from caspar.solver.shards.team import Team
 
-Signature = tuple[object, ...]
-"""What two problems of the same structure have in common."""
+Entered = AbstractContextManager[NormalEquations]
 
 
 class Preparation:
-    """Kernels and systems of a solver.
+    """Kernels and systems of a recipe.
 
     Args:
-        backend: Where they run.
+        backend: The first device here.
+        devices: Those that share problems, if there are several.
         recipe: What the user chose.
 
     Attributes:
-        recipe: The same.
-        kernels: How they are made, and which are loaded.
+        kernels: Of the first device here.
 
     Raises:
-        UnsuitedError: The linear solver is not for such factors.
+        UnsuitedError, OptionError: As `KeptSystem`; and for what devices cannot share.
     """
 
-    def __init__(self, backend: Backend, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.kernels = SolverKernels(backend, recipe)
-        self._backend = backend
-        self._bound: list[tuple[KernelLibrary, tuple[bool, ...]]] = []
+    def __init__(self, backend: Backend, devices: Devices | None, recipe: Recipe) -> None:
+        self._devices = devices
+        self._whole = KeptSystem(backend, recipe)
+        self._own: list[KeptSystem] = []
+        self.kernels = self._whole.kernels
         self._lock = Lock()
-        self._kept: tuple[Signature, NormalEquations] | None = None
-        self._num_releases = 0
+        if devices is not None:
+            self._recipe = without_matrices(recipe)
+            self._own = [KeptSystem(member, self._recipe) for member in devices.members]
+            if devices.peers is not None:
+                self.kernels = self._own[0].kernels
 
     def release(self) -> None:
-        """Forget the system of the last solve, also where that has not ended."""
-        with self._lock:
-            self._kept = None
-            self._num_releases += 1
+        """Forget the systems of the last solve, also where that has not ended."""
+        for one in (self._whole, *self._own):
+            one.release()
 
     def memory_table(self) -> str | None:
-        """What is kept of the last solve; None before it."""
-        with self._lock:
-            return None if self._kept is None else self._kept[1].memory_table()
+        """What is kept of the last solve on the devices here; None before it."""
+        held = [
+            (one.device, table) for one in self._own if (table := one.memory_table()) is not None
+        ]
+        return joined_tables(held) if len(held) > 0 else self._whole.memory_table()
 
     @contextmanager
-    def system(self, problem: Problem, shard: Shard | None = None) -> Iterator[NormalEquations]:
-        """The linearised problem, with the values of `problem` loaded.
+    def open(self, reading: Reading) -> Iterator[Crew]:
+        """The systems of a problem, with its values loaded; one problem at a time.
 
-        It belongs to the caller until the context ends; another thread gets one of its own. It is
-        kept also where a callback raises, but not where the device or its memory fails.
-
-        Args:
-            problem: The problem, or a part of it.
-            shard: Which part, and what it knows of the whole; None: it is all of it.
+        Of several processes all call this at the same time.
         """
-        with self._lock:
-            kept, self._kept = self._kept, None
-            num_releases = self._num_releases
-        if kept is None or kept[0] != self._signature(
-            problem.with_indices(kept[1].uploader()), shard
-        ):
-            # the old arena is let go of before the new one is allocated
-            kept = None
-            self._backend.trim()
-            with phase("setting up"):
-                kept = self._make(problem, shard)
-        elif shard is not None and kept[1].plan.shard is not None:
-            kept[1].plan.shard.take_over(shard)
-        kept[1].load(problem)
-        # a part's arrays may have been made for this
-        del problem
-        is_usable = True
+        devices = self._devices
+        if devices is None:
+            assert reading.own is not None
+            with self._whole.system(reading.own) as system:
+                yield Crew(reading, self.kernels, (system,))
+            return
+        peers, limits = devices.peers, self._recipe.limits
+        with ExitStack() as stack:
+            if peers is not None:
+                stack.enter_context(showing(None if peers.rank == 0 else False))
+                # messages of two solves would mix
+                stack.enter_context(self._lock)
+            design = partial(self._own[0].kernels.design, reading.whole.counts, reading.instances)
+            least = limits.min_instances_of_device
+            share = devices.share(reading, design, least, self._make_room)
+            if peers is None and len(share.shards) == 0:
+                for one in self._own:
+                    one.release()
+                system = stack.enter_context(self._whole.system(share.problems.pop(0)))
+                system.more_remarks = share.remarks
+                yield Crew(reading, self.kernels, (system,))
+                return
+            if peers is None:
+                stack.enter_context(self._lock)
+            yield stack.enter_context(self._entered(devices, reading, share))
+
+    @contextmanager
+    def _entered(self, devices: Devices, reading: Reading, share: Share) -> Iterator[Crew]:
+        """The system of each part, made in the thread of its device."""
+        is_shared = len(share.shards) > 0
+        # those of the last solve are not in the way
+        for one in [self._whole] if is_shared else self._own:
+            one.release()
+        team, number = devices.team(share.active if is_shared else ())
+        contexts: list[Entered | None] = [None] * len(team.members)
+
+        def enter(place: int) -> NormalEquations | None:
+            own = share.problems.pop(place, None)
+            if own is None:
+                return None
+            if own.is_parted:
+                own = own.joined(team.members[place])
+            if is_shared:
+                shard = replace(share.shards[place], group=number)
+                context = self._own[place].system(own, shard)
+            else:
+                context = self._whole.system(own)
+            system = context.__enter__()
+            contexts[place] = context
+            if is_shared:
+                system.share_with(share.shards[place].rank, team.group)
+            system.more_remarks = share.remarks
+            return system
+
+        error: BaseException | None = None
+        systems: list[NormalEquations | None] = []
         try:
-            yield kept[1]
-        except (BackendError, MemoryError):
-            is_usable = False
+            systems = team.each(enter)
+            yield Crew(reading, self.kernels, systems, team)
+        except BaseException as raised:
+            error = raised
+            if isinstance(raised, GroupError) and len(systems) > 0 and systems[0] is not None:
+                raised.values = last_values(systems[0], reading.whole.values, team.members[0])
             raise
         finally:
-            with self._lock:
-                if is_usable and self._num_releases == num_releases:
-                    self._kept = kept
+            _give_back(team, contexts, error)
 
-    def _make(self, problem: Problem, shard: Shard | None) -> tuple[Signature, NormalEquations]:
-        counts: Mapping[str, int] = problem.counts
-        instances: Mapping[str, int] = problem.num_instances
-        if shard is not None:
-            counts, instances = shard.counts, shard.instances
-        limits, design = self.recipe.limits, self.kernels.design(counts, instances)
-        library, form = self.kernels.library_for(design, problem), design.form
-        indexed = problem.with_indices(self._backend.upload)
-        signature = self._signature(indexed, shard)
-        present = [one for one in design.factors if problem.factors[one.name].count > 0]
-        in_order = () if shard is None else shard.in_order
-        factors = plan_factors(library, form, present, indexed, limits, in_order)
-        # the plan has indices of its own
-        del indexed
-        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, limits, shard)
-        plan = make_plan(library, design.types, factors, nodes, limits, shard)
-        start, known_s = time.perf_counter(), self.kernels.compile_time_s
-        reductions_s = library.reductions_time_s
-        made = self._bind(design, plan)
-        if made.is_direct:
-            # the analysis of the matrix is not compiling
-            self.kernels.compile_time_s += library.reductions_time_s - reductions_s
-        elif (bound := (library, tuple(node.has_many_slots for node in nodes))) not in self._bound:
-            # loops and reductions are compiled for the first structure
-            self.kernels.compile_time_s = known_s + time.perf_counter() - start
-            self._bound.append(bound)
-        return signature, made
+    def _make_room(self) -> None:
+        """Give back the memory of the last solve's systems."""
+        self.release()
+        for one in self._own:
+            one.trim()
 
-    def _bind(self, design: SolverDesign, plan: Plan) -> NormalEquations:
-        load = partial(self.kernels.load, design, plan.library)
-        binder, phases = bound_phases(plan)
-        system = LinearSystem(self.recipe, design, plan, binder, phases, load)
-        return NormalEquations(plan, binder, phases, make_solvers(system))
 
-    def _signature(self, problem: Problem, shard: Shard | None) -> Signature:
-        indices = []
-        sizes: list[object] = [(name, rows.shape) for name, rows in problem.values.items()]
-        sizes.append(None if shard is None else shard.key)
-        for name, factor in problem.factors.items():
-            sizes.append((name, factor.count))
-            indices += [index for index in factor.nodes.values() if index is not None]
-            for source, constant in factor.constants.items():
-                sizes.append((name, source, constant.rows.shape))
-                if constant.index is not None:
-                    indices.append(constant.index)
-        return (*sizes, self._backend.checksum(indices))
+def _give_back(team: Team, contexts: Sequence[Entered | None], error: BaseException | None) -> None:
+    """All systems, or none: after an error of a device its plans are not kept."""
+    for member, context in zip(team.members, contexts, strict=True):
+        if context is None:
+            continue
+        with member.scope():
+            try:
+                context.__exit__(None if error is None else type(error), error, None)
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+
+
+def without_matrices(recipe: Recipe) -> Recipe:
+    """By conjugate gradients, which devices can share.
+
+    Raises:
+        UnsuitedError: The user chose something else.
+    """
+    chosen = recipe.linear_solver
+    if chosen in FORMS_MATRIX:
+        raise UnsuitedError(
+            f"linear_solver={chosen.value!r} forms a matrix, which several devices do not share",
+            "Use 'auto', 'pcg' or 'schur_pcg', or devices=1.",
+        )
+    if chosen is not LinearSolverChoice.AUTO:
+        return recipe
+    names = recipe.eliminate
+    if names is None:
+        names = tuple(node.name for node in eliminable_types(recipe.factors, recipe.nodes))
+    eliminates = 0 < len(names) < len(recipe.nodes)
+    gradients = LinearSolverChoice.SCHUR_PCG if eliminates else LinearSolverChoice.PCG
+    return replace(recipe, linear_solver=gradients)

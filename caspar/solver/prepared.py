@@ -12,8 +12,9 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.options import JacobianChoice
 from caspar.runtime.backend import Backend
 from caspar.solver.active import Active
-from caspar.solver.iterated import System
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.arena import Region
+from caspar.solver.plan.memory_table import joined_tables
 from caspar.solver.result.quantities import bytes_text
 from caspar.solver.result.result import ProblemSize
 
@@ -81,9 +82,12 @@ class Prepared:
         return "\n".join([*lines, *(f"remark         {remark}" for remark in self.remarks)])
 
 
-def describe(backend: Backend, problem: ProblemSize, active: Active, system: System) -> Prepared:
-    """What a system is, without its memory."""
+def describe(
+    backend: Backend, problem: ProblemSize, active: Active, system: NormalEquations
+) -> Prepared:
+    """What a system is, without its memory; all devices that share a problem call it."""
     plan = system.plan
+    held = system.communicator.gather((plan.library.backend.device, system.memory_table()))
     factors = {one.factor.name: one for one in plan.factors}
     return Prepared(
         problem=problem,
@@ -97,7 +101,7 @@ def describe(backend: Backend, problem: ProblemSize, active: Active, system: Sys
         num_slots={name: one.count for name, one in factors.items()},
         tile_size=plan.library.tile_size,
         num_bytes=system.num_bytes,
-        memory_table=system.memory_table(),
+        memory_table=joined_tables(held),
         regions={key.text: region for key, region in plan.arena.regions.items()},
         kernels=plan.library.sources,
         remarks=(*active.remarks, *system.remarks),

@@ -26,15 +26,15 @@ from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import Remade, checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.evaluation import Evaluation, Residuals, evaluation
+from caspar.solver.evaluation import Evaluation
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
-from caspar.solver.opening import Opener
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.result.solved import SolvedResults
-from caspar.solver.solving import Solving
+from caspar.solver.session import Session
+from caspar.solver.solving import evaluate, solve
 
 if TYPE_CHECKING:
     from caspar.solver.covariance.covariance import Covariance
@@ -133,14 +133,14 @@ class Solver(Remade):
 
             self.backend, shared = devices_of(devices, backend)
         own_precision = is_auto(precision)
-        self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
-        self._preparations = self._opener.preparations
-        self._preparations.add_backlog(time.perf_counter() - start)
-        fields = value_fields(recipe.nodes)
-        self._residuals = Residuals(self.backend)
-        self._solving = Solving(
-            self.backend, self._opener, recipe.factors, fields, self.evaluate, self._residuals
+        self._session = Session(
+            self.backend,
+            recipe,
+            value_fields(recipe.nodes),
+            own_precision=own_precision,
+            devices=shared,
         )
+        self._session.add_backlog(time.perf_counter() - start)
         self._recipe, self._results = recipe, SolvedResults()
 
     @cached_property
@@ -189,10 +189,10 @@ class Solver(Remade):
         if arrays is not None:
             self.prepare(arrays)
             return
-        whole = self._preparations.whole
+        kernels = self._session.whole.kernels
         with showing(None):
-            whole.kernels.compile_all()
-        self._preparations.add_backlog(whole.kernels.take_compile_time())
+            kernels.compile_all()
+        self._session.add_backlog(kernels.take_compile_time())
 
     def prepare(
         self,
@@ -218,12 +218,9 @@ class Solver(Remade):
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with showing(None), self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
-            size = opened.size(self._factors)
-            prepared: Prepared = opened.led(
-                lambda: describe(self.backend, size, opened.active, opened.system), lambda one: one
-            )
-            return prepared
+        with showing(None), self._session.open_aside(arrays, Constraints(fixed, bounds)) as crew:
+            size, active = crew.reading.size(self._factors), crew.reading.active
+            return crew.run(lambda system: describe(self.backend, size, active, system))
 
     @contextmanager
     def system(
@@ -232,7 +229,7 @@ class Solver(Remade):
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
-    ) -> Iterator[System]:
+    ) -> Iterator[NormalEquations]:
         """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
 
         It belongs to the caller until the context ends, and is kept for the next solve then. Its
@@ -244,11 +241,12 @@ class Solver(Remade):
             bounds: Likewise.
 
         Raises:
+            UnsuitedError: Several devices share the problem: each has the system of its part.
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
         self._refuse_ranks("system")
-        with self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
-            yield opened.system
+        with self._session.open_aside(arrays, Constraints(fixed, bounds)) as crew:
+            yield crew.only
 
     def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
         """Costs, residuals and weights at some values, without moving them.
@@ -261,9 +259,7 @@ class Solver(Remade):
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with showing(None), self._opener.open_alone(arrays) as opened:
-            problem, system = opened.problem, opened.system
-            return evaluation(self._factors, problem, system, self.backend, self._residuals)
+        return evaluate(self._session, arrays)
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -271,11 +267,11 @@ class Solver(Remade):
         Returns:
             Lines of text; None before the first solve.
         """
-        return self._preparations.memory_table()
+        return self._session.memory_table()
 
     def release(self) -> None:
         """Let go of the memory kept for the next solve."""
-        self._preparations.release()
+        self._session.release()
 
     def solve(
         self,
@@ -334,7 +330,7 @@ class Solver(Remade):
         check_callback("on_iteration", on_iteration)
         check_verbose(verbose)
         given = Constraints(fixed, bounds)
-        solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
+        solved = solve(self._session, arrays, given, checked, verbose, on_iteration)
         # None: those of rank 0, for which there is no covariance either
         return solved if arrays is None else self._results.kept(solved)
 

@@ -1,11 +1,11 @@
 """One solve, from the user's arrays to a result, and on in float64 where mixed precision fails.
 
-Cost tier: once for each solve; what is kept between them, the opener keeps.
+Cost tier: once for each solve; what is kept between them, the session keeps.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,251 +13,209 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
-from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
 from caspar.progress import log_end, showing
 from caspar.runtime.arrays import HOST, as_library, location, rows_on_host
 from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
     Evaluation,
-    Residuals,
     evaluation,
     final_costs,
     loss_names,
 )
 from caspar.solver.input.constraints import NOTHING, Constraints
-from caspar.solver.input.separate_parts import RemarksOnParts
+from caspar.solver.input.problem import Problem
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.lm.minimize import minimize
-from caspar.solver.opening import Opened, Opener
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.result.given import Given, SolvedArrays
-from caspar.solver.result.result import (
-    IterationRecord,
-    SolveResult,
-    SolveStatus,
-    ValuesReader,
-)
+from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
+from caspar.solver.session import Session
+from caspar.solver.shards.crew import Crew
 
 
-class Solving:
-    """Solves problems of a solver.
+def solve(
+    session: Session,
+    arrays: Mapping[str, Any] | None,
+    constraints: Constraints,
+    options: SolveOptions,
+    verbose: bool | None,
+    on_iteration: Callback | None,
+) -> SolveResult:
+    """See `Solver.solve`; what does not fit mixed precision goes on in float64."""
+    callback = passing_on(on_iteration)
+    try:
+        with showing(verbose):
+            first = _run(session, arrays, constraints, options, callback)
+            if first.too_narrow == "":
+                return first
+            known = len(first.iterations)
+            second = _run(
+                session,
+                None if arrays is None else {**arrays, **first.values},
+                constraints,
+                _left(options, first),
+                None if callback is None else _counted_from(known, callback),
+                Precision.FLOAT64,
+                first.given,
+            )
+            return _joined(first, second)
+    except PassedOn as carrier:
+        error = carrier.error
+    raise error  # here, where it gets no other context
+
+
+def evaluate(session: Session, arrays: Mapping[str, Any]) -> Evaluation:
+    """See `Solver.evaluate`."""
+    factors = session.recipe.factors
+    with showing(None), session.open_alone(arrays) as crew:
+        return crew.run(
+            lambda system: evaluation(factors, crew.problem, system, session.backend, session.exact)
+        )
+
+
+def _run(
+    session: Session,
+    arrays: Mapping[str, Any] | None,
+    constraints: Constraints,
+    options: SolveOptions,
+    on_iteration: Callback | None,
+    precision: Precision | None = None,
+    known: Given | None = None,
+) -> SolveResult:
+    """A solve in one precision; `known`: what the user gave, if the arrays are not that."""
+    start = time.perf_counter()
+    with session.open(arrays, constraints, options, precision) as crew:
+        given = _given(session, arrays, constraints, crew) if known is None else known
+        compiled_s = crew.kernels.take_compile_time()
+        # of two solves at the same time one may have compiled for both
+        setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
+        times = compiled_s + session.take_backlog(), setup_time_s
+        found: SolveResult | None = crew.run(
+            lambda system: _solved(session, crew, system, options, on_iteration, times),
+            partial(_for_others, session, crew),
+        )
+        assert found is not None
+        if session.ranks is not None and session.ranks.peers.rank > 0:
+            found = _received(found, crew.problem, session.backend, times)
+        given.arrays.note_values(found.values)
+    return replace(found, given=given)
+
+
+def _given(
+    session: Session, arrays: Mapping[str, Any] | None, constraints: Constraints, crew: Crew
+) -> Given:
+    """What results ask later; nothing of the whole problem where this is a part of it."""
+    factors, backends = session.recipe.factors, session.backends
+    if arrays is None:
+        return Given(factors, SolvedArrays({}, NOTHING, backends), _of_no_arrays)
+    problem = None if crew.reading.is_spread else crew.problem
+    solved = SolvedArrays(arrays, constraints, backends, problem)
+    return Given(factors, solved, partial(evaluate, session))
+
+
+def _solved(
+    session: Session,
+    crew: Crew,
+    system: NormalEquations,
+    options: SolveOptions,
+    on_iteration: Callback | None,
+    times: tuple[float, float],
+) -> SolveResult | None:
+    """Iterate on one device, and describe how that went; nothing on others than the first one.
 
     Args:
-        backend: Where it runs.
-        opener: Opens them.
-        factors: All factors.
-        fields: By node type where its fields are in a row of its values.
-        evaluate: Evaluates factors at some arrays.
-        exact: Evaluates residuals that a system keeps in a narrower type than values.
+        session: Of the solver.
+        crew: All devices here.
+        system: Of the device.
+        options: As chosen.
+        on_iteration: The user's callback.
+        times: Seconds of compiling and of setting up.
     """
-
-    def __init__(
-        self,
-        backend: Backend,
-        opener: Opener,
-        factors: tuple[TracedFactor, ...],
-        fields: Mapping[str, Mapping[str, range]],
-        evaluate: Callable[[Mapping[str, Any]], Evaluation],
-        exact: Residuals,
-    ) -> None:
-        self._backend = backend
-        self._opener = opener
-        self._factors = factors
-        self._fields = fields
-        self._evaluate = evaluate
-        self._exact = exact
-        self._on_parts = RemarksOnParts()
-
-    def solve(
-        self,
-        arrays: Mapping[str, Any] | None,
-        constraints: Constraints,
-        options: SolveOptions,
-        verbose: bool | None,
-        on_iteration: Callback | None,
-    ) -> SolveResult:
-        """See `Solver.solve`."""
-        try:
-            with showing(verbose):
-                return self._solved(arrays, constraints, options, passing_on(on_iteration))
-        except PassedOn as carrier:
-            error = carrier.error
-        raise error  # here, where it gets no other context
-
-    def _solved(
-        self,
-        arrays: Mapping[str, Any] | None,
-        constraints: Constraints,
-        options: SolveOptions,
-        on_iteration: Callback | None,
-    ) -> SolveResult:
-        """What does not fit mixed precision goes on in float64."""
-        first = self._run(arrays, constraints, options, on_iteration)
-        if first.too_narrow == "":
-            return first
-        known = len(first.iterations)
-        second = self._run(
-            None if arrays is None else {**arrays, **first.values},
-            constraints,
-            _left(options, first),
-            None if on_iteration is None else _counted_from(known, on_iteration),
-            Precision.FLOAT64,
-            first.given,
-        )
-        return _joined(first, second)
-
-    def _run(
-        self,
-        arrays: Mapping[str, Any] | None,
-        constraints: Constraints,
-        options: SolveOptions,
-        on_iteration: Callback | None,
-        precision: Precision | None = None,
-        known: Given | None = None,
-    ) -> SolveResult:
-        """A solve in one precision; `known`: what the user gave, if the arrays are not that."""
-        start = time.perf_counter()
-        with self._opener.open(arrays, constraints, options, precision) as opened:
-            given = self._given(arrays, constraints, opened, known)
-            compiled_s = opened.active.preparation.kernels.take_compile_time()
-            # of two solves at the same time one may have compiled for both
-            setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
-            times = compiled_s + self._opener.preparations.take_backlog(), setup_time_s
-            watched = _with_interrupts(opened, _with_values(on_iteration, opened, self._backend))
-            found: SolveResult = opened.led(
-                lambda: self._iterated(opened, options, watched, times),
-                partial(_for_others, opened, self._backend),
-            )
-            if opened.is_followed:
-                found = _received(found, opened, self._backend, times)
-            given.arrays.note_values(found.values)
-        return replace(found, given=given)
-
-    def _given(
-        self,
-        arrays: Mapping[str, Any] | None,
-        constraints: Constraints,
-        opened: Opened,
-        known: Given | None,
-    ) -> Given:
-        """What results ask later; nothing of the whole problem where this is a part of it."""
-        if known is not None:
-            return known
-        backends, together = self._opener.backends, opened.together
-        if arrays is None:
-            return Given(self._factors, SolvedArrays({}, NOTHING, backends), _of_no_arrays)
-        is_whole = together is None or not together.is_spread
-        problem = opened.problem if is_whole else None
-        solved = SolvedArrays(arrays, constraints, backends, problem)
-        return Given(self._factors, solved, self._evaluate)
-
-    def _iterated(
-        self,
-        opened: Opened,
-        options: SolveOptions,
-        on_iteration: Callback | None,
-        times: tuple[float, float],
-    ) -> SolveResult:
-        """Iterate, and describe how that went; `times`: of compiling and of setting up."""
-        backend, factors = self._backend, self._factors
-        problem, active, system = opened.problem, opened.active, opened.system
-        start = time.perf_counter()
-        course = minimize(system, options, on_iteration)
-        status = course.end
-        if _may_be_without_pull(course, opened):
-            found = evaluation(factors, problem, system, backend, self._exact)
+    backend, factors = session.backend, session.recipe.factors
+    problem, active = crew.problem, crew.reading.active
+    start = time.perf_counter()
+    course = minimize(system, options, crew.callback(system, on_iteration, backend))
+    status = course.end
+    if _may_be_without_pull(course, crew):
+        found = evaluation(factors, problem, system, backend, session.exact)
+        if system.communicator.is_first:
             is_pulled = any(found.weights(one.name).any() for one in factors)
             status = status if is_pulled else SolveStatus.NO_RESIDUALS
-        final_cost = _cost_of_returned(opened, course.cost)
-        taking_part = active.recipe.factors
-        costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
-        on_parts: tuple[str, ...] = ()
-        if opened.together is None:
-            on_parts = self._on_parts.of(
-                system, active.recipe.factors, active.recipe.nodes, problem
-            )
-        remarks = (
-            *active.remarks,
-            *system.remarks,
-            *course.remarks,
-            *on_parts,
-        )
-        solve_time_s = time.perf_counter() - start
-        log_end(status.name, len(course.records), course.initial_cost, final_cost)
-        moved = system.values()
-        return SolveResult(
-            status=status,
-            initial_cost=course.initial_cost,
-            final_cost=final_cost,
-            remaining_decrease=course.remaining_decrease,
-            iterations=tuple(course.records),
-            values=problem.moved(moved, backend),
-            problem=opened.size(factors),
-            backend=backend.name,
-            device=system.device,
-            precision=active.recipe.precision.value,
-            linear_solver=system.linear_solver,
-            compile_time_s=times[0],
-            setup_time_s=times[1],
-            solve_time_s=solve_time_s,
-            peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
-            remarks=remarks,
-            fields=self._fields,
-            costs=costs,
-            num_beyond_scale=num_beyond,
-            losses=loss_names(factors),
-            active_bounds=problem.active_bounds(moved, backend),
-            too_narrow=course.too_narrow,
-        )
+        # the others wait until the first device has evaluated: they launch nothing meanwhile
+        status = system.communicator.broadcast(status)
+    final_cost = _cost_of_returned(problem, system, course.cost)
+    costs, num_beyond = final_costs(factors, active.recipe.factors, final_cost, system)
+    remarks = (*active.remarks, *system.remarks, *course.remarks)
+    solve_time_s = time.perf_counter() - start
+    device, num_bytes, moved = system.device, system.num_bytes, crew.values(system)
+    if not system.communicator.is_first:
+        return None
+    if session.ranks is None:
+        taking_part = active.recipe.factors, active.recipe.nodes
+        remarks = (*remarks, *session.remarks_on_parts.of(system, *taking_part, problem))
+    log_end(status.name, len(course.records), course.initial_cost, final_cost)
+    return SolveResult(
+        status=status,
+        initial_cost=course.initial_cost,
+        final_cost=final_cost,
+        remaining_decrease=course.remaining_decrease,
+        iterations=tuple(course.records),
+        values=problem.moved(moved, backend),
+        problem=crew.reading.size(factors),
+        backend=backend.name,
+        device=device,
+        precision=active.recipe.precision.value,
+        linear_solver=system.linear_solver,
+        compile_time_s=times[0],
+        setup_time_s=times[1],
+        solve_time_s=solve_time_s,
+        peak_memory_bytes=num_bytes + problem.bytes_on(backend),
+        remarks=remarks,
+        fields=session.fields,
+        costs=costs,
+        num_beyond_scale=num_beyond,
+        losses=loss_names(factors),
+        active_bounds=problem.active_bounds(moved, backend),
+        too_narrow=course.too_narrow,
+    )
 
 
-def _may_be_without_pull(course: Course, opened: Opened) -> bool:
+def _for_others(session: Session, crew: Crew, found: SolveResult | None) -> SolveResult:
+    """A result for other processes, on the host: all values, or those of remaining types."""
+    assert found is not None
+    assert session.ranks is not None
+    gives_all = session.ranks.ranks.results == "all"
+    values = {
+        name: rows_on_host(rows, session.backend.to_host)
+        for name, rows in found.values.items()
+        if gives_all or name not in crew.eliminated
+    }
+    return replace(found, values=values)
+
+
+def _may_be_without_pull(course: Course, crew: Crew) -> bool:
     """Whether losses may give every residual the weight 0 at the start, which leaves no gradient.
 
     Not asked if this process has only a part of the residuals.
     """
     if course.status is not SolveStatus.CONVERGED_GRADIENT or len(course.records) > 1:
         return False
-    is_part = opened.together is not None and opened.together.is_spread
-    all_have_losses = all(one.loss is not None for one in opened.active.recipe.factors)
-    return all_have_losses and course.cost > 0.0 and not is_part
+    factors, is_spread = crew.reading.active.recipe.factors, crew.reading.is_spread
+    all_have_losses = all(one.loss is not None for one in factors)
+    return all_have_losses and course.cost > 0.0 and not is_spread
 
 
 def _of_no_arrays(arrays: Mapping[str, Any]) -> Evaluation:
     raise InputError("this rank passed no arrays, so it has no residuals; ask the result of rank 0")
 
 
-def _with_interrupts(opened: Opened, on_iteration: Callback | None) -> Callback | None:
-    """A callback that Ctrl-C on another rank interrupts too."""
-    if opened.together is None:
-        return on_iteration
-
-    def watched(record: IterationRecord) -> object:
-        if opened.was_interrupted:
-            raise KeyboardInterrupt
-        return False if on_iteration is None else on_iteration(record)
-
-    return watched
-
-
-def _for_others(opened: Opened, backend: Backend, found: SolveResult) -> SolveResult:
-    """A result for other ranks, on the host: with all values, or those of remaining types."""
-    together = opened.together
-    assert together is not None
-    values = {
-        name: rows_on_host(rows, backend.to_host)
-        for name, rows in found.values.items()
-        if together.gives_all or name not in together.eliminated
-    }
-    return replace(found, values=values)
-
-
 def _received(
-    found: SolveResult, opened: Opened, backend: Backend, times: tuple[float, float]
+    found: SolveResult, problem: Problem, backend: Backend, times: tuple[float, float]
 ) -> SolveResult:
     """A result of rank 0 as this one returns it: arrays of the kind that was given here."""
-    given = opened.problem.given
+    given = problem.given
     values = {}
     for name, rows in found.values.items():
         own = given.get(name, rows)
@@ -266,9 +224,9 @@ def _received(
     return replace(found, values=values, compile_time_s=times[0], setup_time_s=times[1])
 
 
-def _cost_of_returned(opened: Opened, final_cost: float) -> float:
+def _cost_of_returned(problem: Problem, system: NormalEquations, final_cost: float) -> float:
     """The cost of the values as they go back: users' arrays may be of a narrower type."""
-    system, dtypes = opened.system, opened.problem.dtypes
+    dtypes = problem.dtypes
     narrow = {
         plan.node.name: dtypes[plan.node.name]
         for plan in system.plan.nodes
@@ -287,23 +245,6 @@ def _left(options: SolveOptions, first: SolveResult) -> SolveOptions:
     if options.max_time_s is not None:
         limits["max_time_s"] = max(options.max_time_s - first.solve_time_s, 0.0)
     return replace(options, **limits)
-
-
-def _with_values(
-    on_iteration: Callback | None, opened: Opened, backend: Backend
-) -> Callback | None:
-    """A callback whose records read the values while it runs."""
-    if on_iteration is None:
-        return None
-
-    def call(record: IterationRecord) -> object:
-        reader = ValuesReader(lambda: opened.problem.moved(opened.system.copied_values(), backend))
-        try:
-            return on_iteration(replace(record, reader=reader))
-        finally:
-            reader.close()
-
-    return call
 
 
 def _counted_from(known: int, on_iteration: Callback) -> Callback:

@@ -15,11 +15,15 @@ import caspar
 from benchmarks.devices_scene import cost, ring
 from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError, OutOfMemoryError
+from caspar.solver.lm.normal_equations import NormalEquations
 from tests.problems import EXAMPLES
 from tests.solver.shards.sharing import (
     ALL_SHARE,
     assert_same_minimum,
+    crew_of,
+    each,
     fail_at,
+    plans_of,
     sharing,
     skip_without,
 )
@@ -84,9 +88,9 @@ def test_arrays_of_a_device_stay_there(size: int) -> None:
     }
     solver = sharing((snavely,), 2, "cuda", precision="mixed")
     found, wanted = solver.solve(on_device), solver.solve(arrays)
-    with solver.system(on_device) as system:
-        in_order = system.systems.first.plan.shard.in_order  # type: ignore[attr-defined]
-    assert in_order == (("Point",) if size > 1_000_000 else ())
+    shard = plans_of(solver, on_device)[0].shard
+    assert shard is not None
+    assert shard.in_order == (("Point",) if size > 1_000_000 else ())
     alone = caspar.Solver([snavely], backend="cuda", precision="mixed").solve(arrays)
     assert wanted.final_cost == pytest.approx(alone.final_cost, rel=1e-6)
     moved = np.abs(cupy.asnumpy(found.values["Point"]) - alone.values["Point"])
@@ -243,13 +247,13 @@ def test_a_device_that_fails_ends_the_solve(monkeypatch: pytest.MonkeyPatch) -> 
     arrays = ring(100_000)
     solver = caspar.Solver([snavely], backend="cuda", devices=2, limits=ALL_SHARE)
     solver.solve(arrays, max_iterations=1)
-    with solver.system(arrays) as system:
-        fail_at(monkeypatch, "score", system.systems.all[1])  # type: ignore[attr-defined]
+    with crew_of(solver, arrays) as crew:
+        fail_at(monkeypatch, "score", crew.systems[1])
         raised: list[BaseException] = []
 
         def score() -> None:
             try:
-                system.score()
+                each(crew, NormalEquations.score)
             except MemoryError as error:
                 raised.append(error)
 

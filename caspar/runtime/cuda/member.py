@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from threading import Lock
+from typing import Any
 
 import cupy
 import numpy as np
@@ -34,8 +35,11 @@ class NcclGroup:
         BackendError: CuPy has no NCCL, or NCCL refuses.
     """
 
+    shares_memory = True
+
     def __init__(self, devices: Sequence[int]) -> None:
         self.size = len(devices)
+        self._host = ThreadGroup(self.size)
         self._failed = False
         self._lock = Lock()
         nccl = nccl_of_cupy()
@@ -64,12 +68,21 @@ class NcclGroup:
         """See `Group`: one kernel for all arrays."""
         self._connections[rank].add_up(arrays, self.check)
 
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        """See `Group`: the values themselves."""
+        return self._host.gather(rank, value)
+
+    def collect(self, rank: int, value: Any) -> list[Any]:
+        """See `Group`: the values themselves."""
+        return self._host.collect(rank, value)
+
     def abort(self) -> None:
-        """See `Group`: kernels that wait for a member end."""
+        """See `Group`: threads and kernels that wait for a member end."""
         with self._lock:
             if self._failed:
                 return
             self._failed = True
+        self._host.abort()
         for connection in self._connections:
             connection.abort()
 

@@ -65,7 +65,7 @@ class NcclRankGroup(ProcessGroup):
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
         nccl = nccl_of_cupy()
         self._connection: Connection | None = None
-        super().__init__(ranks.peers, number, len(active))
+        super().__init__(ranks.peers, number, active)
         place, device = tuple(active).index(ranks.rank), cupy.cuda.Device()
 
         def begin() -> None:
@@ -114,5 +114,6 @@ class NcclRankGroup(ProcessGroup):
 
         If this rank leaves as it should, nothing waits: its end takes the connection with it.
         """
+        super()._let_go()
         if self._connection is not None and not self._peers.is_closed:
             self._connection.abort()

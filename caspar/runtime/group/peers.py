@@ -237,31 +237,36 @@ class Peers:
         except (OSError, EOFError):
             raise self.failure() from None
 
-    def exchange(self, work: Callable[[], Result]) -> list[Result]:
+    def exchange(self, work: Callable[[], Result], *, is_long: bool = False) -> list[Result]:
         """Do something on all ranks, and tell each other what came of it, in the order of ranks.
+
+        Args:
+            work: What is done.
+            is_long: Whether ranks may take longer than others by more than `wait_s`.
 
         Raises:
             BaseException: What `work` raised here.
             GroupError: It went wrong on another rank; a rank is gone, or does not come.
         """
         own, error = attempted(work)
+        wait_s = None if is_long else self.wait_s
         if self.size == 1:
             found = [own]
         elif self.rank != 0:
             self.send(0, own)
-            found = self.receive(0, self.wait_s)
+            found = self.receive(0, wait_s)
         else:
             # all are told, also if one is gone
-            found = [own, *(self._outcome_of(rank) for rank in range(1, self.size))]
+            found = [own, *(self._outcome_of(rank, wait_s) for rank in range(1, self.size))]
             for rank in range(1, self.size):
                 with suppress(GroupError):
                     self.send(rank, found)
         self.raise_first(dict(enumerate(found)), error)
         return [one.value for one in found]
 
-    def _outcome_of(self, rank: int) -> Outcome:
+    def _outcome_of(self, rank: int, wait_s: float | None) -> Outcome:
         """What a rank sends, or that it is gone."""
-        found, error = attempted(lambda: self.receive(rank, self.wait_s))
+        found, error = attempted(lambda: self.receive(rank, wait_s))
         sent: Outcome = found if error is not None else found.value
         return sent
 
@@ -286,7 +291,7 @@ class Peers:
         if self.rank != 0:
             self.send(0, own)
         else:
-            found |= {rank: self._outcome_of(rank) for rank in range(1, self.size)}
+            found |= {rank: self._outcome_of(rank, self.wait_s) for rank in range(1, self.size)}
         self.exchange(lambda: self.raise_first(found, error))
         return [one.value for one in found.values()] if self.rank == 0 else []
 

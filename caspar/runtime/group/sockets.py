@@ -1,11 +1,12 @@
-"""Processes that add up arrays of the host over connections to rank 0.
+"""Processes that exchange values, and add up arrays of the host, over connections to rank 0.
 
 Rank 0 gets all arrays, takes their sums in the order of ranks, so that equal input gives equal
 bits, and sends these back. Cost: two messages for each sum, some 100 microseconds within a host.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from caspar.errors import GroupError
 from caspar.memory.array import Array
 from caspar.runtime.group.peers import Peers
 from caspar.runtime.group.threads import FAILED
-from caspar.runtime.group.wire import Wire
+
+Result = TypeVar("Result")
 
 
 class ProcessGroup:
@@ -24,11 +26,14 @@ class ProcessGroup:
     Args:
         peers: All ranks.
         number: Of the group.
-        size: Members.
+        active: Ranks of the members, 0 first.
     """
 
-    def __init__(self, peers: Peers, number: int, size: int) -> None:
-        self.size = size
+    shares_memory = False
+
+    def __init__(self, peers: Peers, number: int, active: Sequence[int]) -> None:
+        self.size = len(active)
+        self._wires = peers.sum_wires(number, active) if peers.rank in active else {}
         self._peers, self._number = peers, number
         self._why = ""
         self._lock = Lock()
@@ -54,6 +59,38 @@ class ProcessGroup:
         """See `Group`; refused by a rank that has no part."""
         raise AssertionError("this rank has no part of what is added up")
 
+    def collect(self, rank: int, value: Any) -> list[Any]:
+        """See `Group`."""
+        return self._exchanged(lambda: self._collected(rank, value))
+
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        """See `Group`."""
+
+        def gathered() -> list[Any]:
+            found = self._collected(rank, value)
+            if rank > 0:
+                return [*self._wires[0].receive()]
+            for other in sorted(self._wires):
+                self._wires[other].send(found)
+            return found
+
+        return self._exchanged(gathered)
+
+    def _collected(self, rank: int, value: Any) -> list[Any]:
+        if rank > 0:
+            self._wires[0].send(value)
+            return []
+        return [value, *(self._wires[other].receive() for other in sorted(self._wires))]
+
+    def _exchanged(self, exchange: Callable[[], Result]) -> Result:
+        """Do something with the connections, whose end is that of the group."""
+        self.check()
+        try:
+            return exchange()
+        except (OSError, EOFError):
+            self.abort()
+            raise GroupError(self._peers.reason or FAILED) from None
+
     def _end(self, why: str) -> None:
         with self._lock:
             if self._why != "":
@@ -63,6 +100,8 @@ class ProcessGroup:
 
     def _let_go(self) -> None:
         """Wake whoever waits."""
+        for wire in self._wires.values():
+            wire.close()
 
     def close(self) -> None:
         """End it; the others end theirs."""
@@ -71,32 +110,21 @@ class ProcessGroup:
 
 
 class SocketGroup(ProcessGroup):
-    """Members that add up over connections.
-
-    Args:
-        peers: All ranks.
-        number: Of the group.
-        active: Ranks of the members, 0 first.
-    """
-
-    def __init__(self, peers: Peers, number: int, active: Sequence[int]) -> None:
-        self._wires: Mapping[int, Wire] = peers.sum_wires(number, active)
-        super().__init__(peers, number, len(active))
+    """Members that add up over connections."""
 
     def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
         """See `Group`."""
-        self.check()
-        try:
+
+        def added() -> None:
             if rank == 0:
-                self._gather(arrays)
+                self._sum(arrays)
             else:
                 self._wires[0].send_raw([_bytes_of(array) for array in arrays])
                 self._wires[0].receive_raw([_bytes_of(array) for array in arrays])
-        except (OSError, EOFError):
-            self.abort()
-            raise GroupError(self._peers.reason or FAILED) from None
 
-    def _gather(self, arrays: Sequence[Array]) -> None:
+        self._exchanged(added)
+
+    def _sum(self, arrays: Sequence[Array]) -> None:
         parts = []
         for rank in sorted(self._wires):
             part = [np.empty_like(array) for array in arrays]
@@ -109,10 +137,6 @@ class SocketGroup(ProcessGroup):
                     array += added
         for rank in sorted(self._wires):
             self._wires[rank].send_raw([_bytes_of(array) for array in arrays])
-
-    def _let_go(self) -> None:
-        for wire in self._wires.values():
-            wire.close()
 
 
 def _bytes_of(array: Array) -> memoryview:

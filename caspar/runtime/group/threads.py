@@ -1,16 +1,17 @@
-"""Members that are threads of this process, and add up arrays of the host."""
+"""Members that are threads of this process, and exchange values and arrays of the host."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Barrier, BrokenBarrierError
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from caspar.errors import GroupError
 from caspar.memory.array import Array
 from caspar.runtime.backend import Launch, LaunchSequence
+from caspar.runtime.group.member import Group
 
 FAILED = "another device failed, so this one stopped"
 
@@ -24,24 +25,45 @@ class ThreadGroup:
         size: Members.
     """
 
+    shares_memory = True
+
     def __init__(self, size: int) -> None:
         self.size = size
         self._barrier = Barrier(size)
-        self._given: list[Sequence[Array]] = [()] * size
+        # a member that is late still reads those of the meeting before
+        self._given: tuple[list[Any], list[Any]] = ([None] * size, [None] * size)
+        self._num_meetings = [0] * size
+
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        """See `Group`: the values themselves."""
+        given = self._given[self._num_meetings[rank] % 2]
+        self._num_meetings[rank] += 1
+        given[rank] = value
+        self._meet()
+        return [*given]
+
+    def collect(self, rank: int, value: Any) -> list[Any]:
+        """See `Group`: arrays are not kept alive by it."""
+        found = self.gather(rank, value)
+        self._read_by_all(rank)
+        return found
+
+    def _read_by_all(self, rank: int) -> None:
+        """Wait until all have read what was gathered last, and forget this member's part."""
+        self._meet()
+        self._given[(self._num_meetings[rank] - 1) % 2][rank] = None
 
     def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
         """See `Group`."""
-        self._given[rank] = arrays
-        self._meet()
-        totals = []
+        totals, found = [], self.gather(rank, arrays)
         # padding may hold any bits
         with np.errstate(all="ignore"):
-            for parts in zip(*self._given, strict=True):
+            for parts in zip(*found, strict=True):
                 total = parts[0].copy()
                 for part in parts[1:]:
                     total += part
                 totals.append(total)
-        self._meet()
+        self._read_by_all(rank)
         for array, total in zip(arrays, totals, strict=True):
             array[...] = total
 
@@ -61,13 +83,6 @@ class ThreadGroup:
             raise GroupError(FAILED) from None
 
 
-class _Adding(Protocol):
-    @property
-    def size(self) -> int: ...
-
-    def add_up(self, rank: int, arrays: Sequence[Array]) -> None: ...
-
-
 @dataclass(frozen=True)
 class AllReduce:
     """A launch that adds up arrays over a group.
@@ -79,7 +94,7 @@ class AllReduce:
         values: The same, as launches have it.
     """
 
-    group: _Adding
+    group: Group
     rank: int
     arrays: tuple[Array, ...]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from caspar.options import CompleteOptions, SolveOptions
-from caspar.solver.iterated import System
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.policy import (
     CONFIRMING_ITERATIONS,
     is_at_bottom,
@@ -56,7 +56,7 @@ class Course:
         promised_cost: Cost there.
     """
 
-    system: System
+    system: NormalEquations
     chosen: SolveOptions
     options: CompleteOptions
     initial_cost: float

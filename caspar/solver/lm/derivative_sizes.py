@@ -99,6 +99,8 @@ class DerivativeSizes:
     @classmethod
     def joined(cls, parts: Sequence["DerivativeSizes"]) -> "DerivativeSizes":
         """Of several parts of a problem, each with its own nodes of the eliminated types."""
+        if len(parts) == 1:
+            return parts[0]
         by_type: dict[str, list[_Rows]] = {}
         for rows in (rows for part in parts for rows in part._rows):
             by_type.setdefault(rows.node.name, []).append(rows)

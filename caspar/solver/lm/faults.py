@@ -4,7 +4,7 @@ Input: a plan, the residuals or gradients that were just evaluated. Output: word
 Cost: some passes over the arrays, of a solve that failed or is likely to.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from caspar.frontend.factors.trace import WEIGHT
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
+from caspar.runtime.group.member import ALONE
 from caspar.solver.linear.explicit.solvers import OrthogonalSolver
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
@@ -29,89 +30,85 @@ from caspar.solver.system.scores import (
 )
 
 
-class Findings(Protocol):
-    """What users are told of a system, beside its values."""
-
-    def faulty_costs(self) -> tuple[str, ...]:
-        """The factors whose cost was not finite when the values were scored."""
-
-    def faulty_derivatives(self) -> tuple[str, ...]:
-        """The factors whose gradient is not finite, after a score; what was linearised is lost."""
-
-    def largest_residual(self) -> float:
-        """The largest magnitude of a residual when the values were scored."""
-
-    def factor_costs(self) -> dict[str, float]:
-        """The cost of each factor when the values were scored."""
-
-    def num_beyond_scale(self) -> dict[str, int]:
-        """By each factor with a loss how many residuals were longer than its scale."""
-
-    def residual_rows(self, factor: str) -> NDArray[np.float64]:
-        """(instances, rows) residuals of a factor when the values were scored, as given."""
-
-    @property
-    def has_lone_promises(self) -> bool:
-        """Whether `lone_promises` can be asked for."""
-
-    def lone_promises(self) -> Promises | None:
-        """What nodes promise one by one at the linearised values; None: not finite."""
-
-
-class PlanFindings:
-    """Those of one plan.
+class Findings:
+    """What users are told of a system, beside its values: of all devices that share the problem.
 
     Args:
         plan: Memory and structure.
         phases: Its launches.
         solvers: Its linear solvers.
+
+    Attributes:
+        communicator: The other devices, which ask for the same at the same time.
     """
 
     def __init__(self, plan: Plan, phases: Phases, solvers: HandOver) -> None:
         self._plan = plan
         self._phases = phases
         self._solvers = solvers
+        self.communicator = ALONE
 
     def faulty_costs(self) -> tuple[str, ...]:
-        """See `Findings`."""
-        return faulty_costs(self._plan)
+        """The factors whose cost was not finite when the values were scored."""
+        return self.communicator.joined(faulty_costs(self._plan))
 
     def faulty_derivatives(self) -> tuple[str, ...]:
-        """See `Findings`."""
-        return faulty_derivatives(self._plan, self._phases)
+        """The factors whose gradient is not finite, after a score; what was linearised is lost."""
+        return self.communicator.joined(faulty_derivatives(self._plan, self._phases))
 
     def largest_residual(self) -> float:
-        """See `Findings`."""
-        return largest_residual(self._plan)
+        """The largest magnitude of a residual when the values were scored."""
+        return max(self.communicator.gather(largest_residual(self._plan)))
 
     def factor_costs(self) -> dict[str, float]:
-        """See `Findings`."""
-        return factor_costs(self._plan)
+        """The cost of each factor when the values were scored."""
+        return self.communicator.summed(factor_costs(self._plan))
 
     def num_beyond_scale(self) -> dict[str, int]:
-        """See `Findings`."""
-        return num_beyond_scale(self._plan)
+        """By each factor with a loss how many residuals were longer than its scale."""
+        return self.communicator.summed(num_beyond_scale(self._plan))
 
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
-        """See `Findings`."""
-        plan = next(one for one in self._plan.factors if one.factor.name == factor)
-        return residual_rows(self._plan, plan)
+        """(instances, rows) residuals of a factor when the values were scored, as given.
+
+        On the other devices than the first they may be missing.
+        """
+        plan = next((one for one in self._plan.factors if one.factor.name == factor), None)
+        rows = None if plan is None else residual_rows(self._plan, plan)
+        shard = self._plan.shard
+        if shard is None:
+            assert rows is not None
+            return rows
+        numbers = None
+        if rows is not None:
+            to_host = self._plan.library.backend.to_host
+            numbers = shard.numbers(factor, np.arange(len(rows)), to_host)
+        found = self.communicator.collect((numbers, rows))
+        kept = [(places, own) for places, own in found if own is not None]
+        if len(kept) == 0:
+            return np.empty((0, 0))
+        whole = np.empty((sum(len(own) for _, own in kept), kept[0][1].shape[1]))
+        for places, own in kept:
+            whole[places] = own
+        return whole
 
     @property
     def has_lone_promises(self) -> bool:
-        """See `Findings`."""
-        return isinstance(self._solvers.current, OrthogonalSolver) or are_looked_at(self._plan)
+        """Whether `lone_promises` can be asked for: all nodes are here, and they are few."""
+        is_orthogonal = isinstance(self._solvers.current, OrthogonalSolver)
+        return all(self.communicator.gather(is_orthogonal or are_looked_at(self._plan)))
 
     def lone_promises(self) -> Promises | None:
-        """See `Findings`."""
+        """What nodes promise one by one at the linearised values; None: not finite."""
         orthogonal = self._solvers.current
         if isinstance(orthogonal, OrthogonalSolver):
             return orthogonal.promises()
-        return lone_promises(self._plan, sum(self.factor_costs().values()))
+        found = lone_promises(self._plan, sum(self.factor_costs().values()))
+        return self.communicator.broadcast(found)
 
     def remarks_on_values(self, system: Values, cost: float, first_cost: float) -> tuple[str, ...]:
         """See `system.free_values`."""
-        return remarks_on_free_values(lambda call: [call(system)], cost, first_cost)
+        return remarks_on_free_values(system, cost, first_cost)
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:

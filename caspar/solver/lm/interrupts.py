@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from caspar.errors import OptionError
 from caspar.solver.result.result import IterationRecord
 
 Callback = Callable[[IterationRecord], object]
@@ -38,6 +39,21 @@ def is_second() -> bool:
 def forget() -> None:
     """The next interrupt is a first one."""
     _last.time_s = -math.inf
+
+
+def asks_to_stop(answer: object) -> bool:
+    """Whether what a callback returned is true.
+
+    Raises:
+        OptionError: It is neither true nor false.
+    """
+    try:
+        return bool(answer)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"on_iteration returned {type(answer).__name__}, which is neither true nor false "
+            f"({error}): return True to stop, False or nothing to go on"
+        ) from error
 
 
 class PassedOn(BaseException):

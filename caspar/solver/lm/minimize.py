@@ -11,17 +11,15 @@ from dataclasses import replace
 from functools import partial
 
 from caspar.equations.scalar_kernels import LinearOutcome
-from caspar.errors import OptionError
 from caspar.options import CompleteOptions, SolveOptions
-from caspar.progress import hide
 from caspar.progress import iteration as shown_iteration
-from caspar.solver.iterated import System
 from caspar.solver.lm import interrupts
 from caspar.solver.lm.checks.mixed_precision import has_inexact_steps
 from caspar.solver.lm.checks.table import AT_THE_END, MAY_GO_ON, judge
 from caspar.solver.lm.checks.tiny_residuals import residuals_are_tiny
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.policy import (
     behind_plain,
     decide,
@@ -37,7 +35,9 @@ from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
 
-def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None) -> Course:
+def minimize(
+    system: NormalEquations, chosen: SolveOptions, on_iteration: Callback | None
+) -> Course:
     """Iterate until a stopping rule holds and no check objects.
 
     Args:
@@ -79,7 +79,7 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     return course
 
 
-def _begun(system: System, chosen: SolveOptions) -> Course:
+def _begun(system: NormalEquations, chosen: SolveOptions) -> Course:
     """The course before the first iteration, with the cost of the start."""
     start_s = time.perf_counter()
     options = CompleteOptions.complete(chosen, system.usual_options)
@@ -154,6 +154,8 @@ def _decided(course: Course, goal: LinearGoal, tried: TriedStep) -> SolveStatus 
     """Accept or reject the step, and note the iteration; why the policy ends the iterations."""
     system, options = course.system, course.options
     elapsed_s = time.perf_counter() - course.start_s
+    if options.max_time_s is not None:
+        elapsed_s = system.communicator.broadcast(elapsed_s)
     changes: dict[AskRounding, float] = {}
     state, decision = decide(course.state, tried, elapsed_s, options, changes)
     accepted = decision.accepted
@@ -190,12 +192,4 @@ def _shown(course: Course, on_iteration: Callback | None) -> bool:
     shown_iteration(partial(str, course.records[-1]))
     if on_iteration is None:
         return False
-    hide()
-    answer = on_iteration(course.records[-1])
-    try:
-        return bool(answer)
-    except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"on_iteration returned {type(answer).__name__}, which is neither true nor false "
-            f"({error}): return True to stop, False or nothing to go on"
-        ) from error
+    return interrupts.asks_to_stop(on_iteration(course.records[-1]))

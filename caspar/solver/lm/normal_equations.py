@@ -9,6 +9,10 @@ While it does, the device would have nothing to do, for some 60 us of the 250 th
 knows whether it will be accepted, and the linear solve begins with the damping that is expected.
 `nodes` stay what they are until then. A step that was rejected costs a linearisation more, and
 after it nothing is done ahead until one is accepted.
+
+On several devices each has the system of its part, and all make the same calls in the same order.
+Their launches add up what has to be added up (`shared_sums`), so that all hold the same scalars;
+what the host reads besides goes through `communicator`, and is the same on all.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +23,7 @@ from typing import Any, NamedTuple
 from caspar.equations.node_blocks import KEPT_WAY, NUM_INSIDE
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
+from caspar.runtime.group.member import Communicator, Group
 from caspar.solver.input.problem import Problem
 from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
 from caspar.solver.lm.derivative_sizes import (
@@ -27,7 +31,7 @@ from caspar.solver.lm.derivative_sizes import (
     DerivativeSizes,
     raise_least_damping,
 )
-from caspar.solver.lm.faults import PlanFindings
+from caspar.solver.lm.faults import Findings
 from caspar.solver.lm.roundings import moved_scores, typical_change
 from caspar.solver.lm.steps import LinearGoal, Number, PlainSteps, TriedStep
 from caspar.solver.lm.usual_options import usual_options
@@ -171,6 +175,7 @@ class NormalEquations:
 
     Attributes:
         findings: On what it holds.
+        communicator: The other devices that share the problem.
         more_remarks: On the problem, before those on the linear solver.
         starts: By node type the values that were loaded; nothing once they are read.
     """
@@ -178,7 +183,8 @@ class NormalEquations:
     def __init__(self, plan: Plan, binder: Binder, phases: Phases, solvers: HandOver) -> None:
         self.plan = plan
         self.solvers = solvers
-        self.findings = PlanFindings(plan, phases, solvers)
+        self.findings = Findings(plan, phases, solvers)
+        self.share_with(0, None)
         self.more_remarks: tuple[str, ...] = ()
         self._backend = plan.library.backend
         self._binder = binder
@@ -186,7 +192,7 @@ class NormalEquations:
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
         self._is_bounded = any(node.is_bounded for node in plan.nodes)
-        self.starts: Mapping[str, Array] = {}
+        self.starts: Mapping[str, Any] = {}
         self._needs_damping = plan.linearization_needs_damping
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
@@ -199,6 +205,10 @@ class NormalEquations:
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
         self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
+
+    def share_with(self, rank: int, group: Group | None) -> None:
+        """Work on a problem together with the other devices of a group, or alone."""
+        self.communicator = self.findings.communicator = Communicator(rank, group)
 
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
@@ -217,13 +227,16 @@ class NormalEquations:
 
     @property
     def device(self) -> str:
-        """Where it is, in words."""
-        return self._backend.device
+        """All devices, in words."""
+        names = self.communicator.gather(self._backend.device)
+        if len(set(names)) > 1:
+            return ", ".join(names)
+        return names[0] if len(names) == 1 else f"{len(names)} x {names[0]}"
 
     @property
     def is_chained(self) -> bool:
         """Whether a factor couples two nodes of a type that remains."""
-        return self.plan.is_chained
+        return any(self.communicator.gather(self.plan.is_chained))
 
     @property
     def storage(self) -> DType:
@@ -247,23 +260,25 @@ class NormalEquations:
 
     @property
     def usual_options(self) -> Mapping[str, float]:
-        """Options of a solve that the user leaves open, by name."""
-        return usual_options(self.plan, is_direct=self.is_direct)
+        """Options of a solve that the user leaves open, by name: of the most kinds of factors."""
+        own = usual_options(self.plan, is_direct=self.is_direct)
+        found = self.communicator.gather((len(self.plan.factors), own))
+        return max(found, key=lambda one: one[0])[1]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the plan and of the linear solver."""
-        return self.plan.num_bytes + self.solvers.num_bytes
+        """Bytes of plan and linear solver, on all devices."""
+        return sum(self.communicator.gather(self.plan.num_bytes + self.solvers.num_bytes))
 
     def memory_table(self) -> str:
-        """What the plan and the linear solver hold."""
+        """What the plan and the linear solver hold on this device."""
         from caspar.solver.plan.memory_table import memory_table
 
         held = "matrix, without its factor" if self.solvers.current.is_direct else "preconditioner"
         part = f"{self.solvers.current.name}: {held}"
         return memory_table(self.plan, part, self.solvers.num_bytes)
 
-    def uploader(self) -> Callable[[Array], Array]:
+    def uploader(self) -> Callable[[Any], Any]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""
         return self.plan.scratch().on_device
 
@@ -314,12 +329,13 @@ class NormalEquations:
         self._held = self._held.overwritten()
         self._release()
         self._scalars.fetch()
-        return self._read()["cost"]
+        return self.communicator.same(self._read()["cost"])
 
     @property
     def num_residuals(self) -> int:
         """Rows of all residuals, those of holes of node tiles among them."""
-        return sum(plan.count * len(plan.factor.residual) for plan in self.plan.factors)
+        own = sum(plan.count * len(plan.factor.residual) for plan in self.plan.factors)
+        return sum(self.communicator.gather(own))
 
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
@@ -343,6 +359,12 @@ class NormalEquations:
         """Level D by that from the next linearisation on, see `Linearization.levelling`."""
         self._held = self._held.levelled(levelling)
 
+    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        """The same as `try_step`, and what D and the gradient are."""
+        tried = self._solved_step(goal, looks=True)
+        sizes = DerivativeSizes.joined(self.communicator.gather(self._look.read()))
+        return self.communicator.same(tried), sizes
+
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
         if self.solvers.take_over():
@@ -351,20 +373,20 @@ class NormalEquations:
         self.solvers.count(
             tried.linear_iterations, goal.max_iterations, is_limited=tried.is_limited
         )
-        return tried
+        return self.communicator.same(tried)
 
     def promise(self, goal: LinearGoal) -> TriedStep:
         """A step that is not taken: what it promises at the current values."""
         tried = self._solved_step(goal, goes_ahead=False)
         self.reject()
-        return tried
+        return self.communicator.same(tried)
 
     def forget(self) -> None:
         """Let D be diag(J^T J) of the current values: nothing remembered, nothing levelled."""
         for plan in self.plan.reduced:
             for part in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
                 self._backend.clear(self.plan.memory[plan.key(part)])
-        self.level(0.0)
+        self._held = self._held.levelled(0.0)
         self._release()
         self._score_again()
 
@@ -376,11 +398,7 @@ class NormalEquations:
         """
         is_raised = raise_least_damping(self.plan)
         self._score_again()
-        return is_raised
-
-    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
-        """The same as `try_step`, and what D and the gradient are."""
-        return self._solved_step(goal, looks=True), self._look.read()
+        return self.communicator.same(is_raised)
 
     def _solved_step(
         self, goal: LinearGoal, *, goes_ahead: bool = True, looks: bool = False
@@ -502,17 +520,18 @@ class NormalEquations:
             self._scalars.fetch()
             costs.append(self._read()["cost"])
         self._score_again()
-        return tuple(costs)
+        return self.communicator.same(tuple(costs))
 
     def coarsely_rounded_change(self) -> float:
         """How much typical residuals change by the last third of the values' digits.
 
-        See `roundings.typical_change`. What was linearised is lost.
+        On the device where it is least, see `roundings.typical_change`. What was linearised is
+        lost.
         """
         self._score.run()
         change = typical_change(self.plan, self._phases, self.starts)
         self._score_again()
-        return change
+        return min(self.communicator.gather(change))
 
     def _release(self) -> None:
         """Let the next linearisation free what rejected steps held at bounds."""
@@ -547,8 +566,8 @@ class NormalEquations:
         """
         return self.findings.remarks_on_values(self, cost, first_cost)
 
-    def values(self) -> Mapping[str, Array]:
-        """The current values as (n, storage_dim) arrays of the type of values.
+    def values(self) -> Mapping[str, Any]:
+        """The current values of this device as (n, storage_dim) arrays of the type of values.
 
         They are in memory that a solve needs no more; the next one overwrites them.
         """
@@ -556,11 +575,11 @@ class NormalEquations:
         self.starts = {}
         return self._values_in(self.plan.scratch())
 
-    def copied_values(self) -> Mapping[str, Array]:
+    def copied_values(self) -> Mapping[str, Any]:
         """The same in arrays of their own: the solve may go on."""
         return self._values_in(self.plan.no_scratch())
 
-    def _values_in(self, scratch: Any) -> Mapping[str, Array]:
+    def _values_in(self, scratch: Any) -> Mapping[str, Any]:
         values = self.plan.types.values.value
         rows = {
             plan.node.name: scratch.take((plan.count, plan.node.storage_dim), values)

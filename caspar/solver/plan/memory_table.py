@@ -1,6 +1,7 @@
 """The memory of a plan as a table: what is where, and what shares its bytes."""
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -71,3 +72,13 @@ def _row(name: str, region: Region, shared: list[str]) -> tuple[str, ...]:
 
 def _outside(name: str, num_bytes: int) -> tuple[str, ...]:
     return (name, "", "", bytes_text(num_bytes), "", "")
+
+
+def joined_tables(held: Sequence[tuple[str, str]]) -> str:
+    """What each of several devices holds: pairs of a device and its table."""
+    if len(held) == 1:
+        return held[0][1]
+    return "\n\n".join(
+        f"device {rank} of {len(held)}: {device}\n{table}"
+        for rank, (device, table) in enumerate(held)
+    )

@@ -69,24 +69,27 @@ class Shard:
     Attributes:
         rank: Its number. What all devices have alike, the one of rank 0 counts.
         size: Parts.
-        group: Number of the group whose members have the parts: no plan outlives it.
+        group: Number of the group whose members have the parts, 0 before there is one: no plan
+            outlives it.
         counts: Instances of each node type in the whole problem, by name.
         instances: The same of each factor.
         most: Instances of each factor that a part has at most, by name.
         added: Instances that add to the nodes of each type that remains, in the part with the most.
         in_order: Eliminated types whose nodes each part has in the order of tiles.
         chosen: By factor which of its instances in the whole problem this part has.
+        nodes: By eliminated type which of its nodes this part has, on the host.
     """
 
     rank: int
     size: int
-    group: int
     counts: Mapping[str, int]
     instances: Mapping[str, int]
     most: Mapping[str, int]
     added: Mapping[str, int]
+    group: int = 0
     in_order: tuple[str, ...] = ()
     chosen: dict[str, ChosenInstances] = field(default_factory=dict, compare=False, repr=False)
+    nodes: dict[str, Chosen] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -109,11 +112,17 @@ class Shard:
         numbers: NDArray[Any] = chosen if isinstance(chosen, np.ndarray) else to_host(chosen)
         return np.asarray(numbers[places])
 
+    def node_number(self, name: str, place: int) -> int:
+        """The number in the whole problem of a node of this part."""
+        nodes = self.nodes.get(name, slice(0, None))
+        return int(nodes.start) + place if isinstance(nodes, slice) else int(nodes[place])
+
     def take_over(self, other: "Shard") -> None:
-        """Have the instances of a later solve, which the plan fits: their numbers may be others."""
-        chosen = dict(other.chosen)
-        self.chosen.clear()
-        self.chosen.update(chosen)
+        """Have what a later solve has, which the plan fits: its numbers may be others."""
+        for own, later in ((self.chosen, other.chosen), (self.nodes, other.nodes)):
+            kept = dict(later)
+            own.clear()
+            own.update(kept)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -4,13 +4,13 @@ Each rank passes its part of the factors, with the same nodes; or rank 0 passes 
 None. What is wrong on one rank is an error on all. Cost tier: once for a solve.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from caspar.errors import InputError
 from caspar.options import Precision, SolveOptions
-from caspar.solver.active import Active, Preparations
+from caspar.solver.active import Active
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem import Problem
@@ -25,25 +25,7 @@ from caspar.solver.ranks.outline import (
     outline,
     without,
 )
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What all ranks were given.
-
-    Attributes:
-        own: What this rank has of the factors that take part; None: nothing.
-        whole: All nodes, with outlines of the factors.
-        active: What takes part.
-        sizes: Instances of factors by rank.
-        is_spread: Whether each rank has passed a part.
-    """
-
-    own: Problem | None
-    whole: Problem
-    active: Active
-    sizes: tuple[Mapping[str, int], ...]
-    is_spread: bool
+from caspar.solver.shards.share import Reading
 
 
 @dataclass(frozen=True)
@@ -56,13 +38,15 @@ class Given:
 
 
 def read_together(
-    devices: RankDevices,
-    preparations: Preparations,
-    recipe: Recipe,
-    given: Given,
-    wanted: Precision | None,
+    devices: RankDevices, choose: Callable[[Problem], Active], recipe: Recipe, given: Given
 ) -> Reading:
     """Check the arrays of all ranks, and choose what takes part; called on all of them.
+
+    Args:
+        devices: Of the ranks.
+        choose: Chooses it.
+        recipe: All factors and node types.
+        given: What this rank was given.
 
     Raises:
         InputError: They do not fit the factors, or each other.
@@ -78,18 +62,14 @@ def read_together(
         )
     is_spread = all(has_some)
     known = _read(devices, recipe, given, recipe.precision, is_spread)
-    active = preparations.choose(known[1], wanted)
+    active = choose(known[1])
     if active.recipe.precision is not recipe.precision:
         known = _read(devices, recipe, given, active.recipe.precision, is_spread)
     own, whole, sizes = known
     names = [factor.name for factor in active.recipe.factors]
-    return Reading(
-        None if own is None else active.part(own),
-        whole,
-        active,
-        tuple({name: size[name] for name in names} for size in sizes),
-        is_spread,
-    )
+    of_active = tuple({name: size[name] for name in names} for size in sizes)
+    part = None if own is None else active.part(own)
+    return Reading(part, whole, active, of_active, is_spread)
 
 
 def _read(
@@ -116,7 +96,7 @@ def _read(
                 f"{', '.join(problem.in_parts)}: given in parts, but each of several processes has "
                 "one device; pass its part of the factors as plain arrays"
             )
-        if is_spread and not devices.is_leader:
+        if is_spread and peers.rank != 0:
             # those of rank 0 count
             problem = without(problem, everywhere)
         runs_on = member.traits.target, precision.value

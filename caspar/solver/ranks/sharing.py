@@ -5,8 +5,8 @@ it is. Otherwise rank 0 gets everything, and cuts it as for several devices of o
 problem is solved by rank 0 alone. Cost: once for a solve; a pass over the indices.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,83 +14,70 @@ import numpy as np
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
 from caspar.memory.array import Array
+from caspar.runtime.group.member import Member
+from caspar.runtime.group.peers import Peers
 from caspar.solver.input.problem import Problem
 from caspar.solver.plan.shard import Chosen, Shard
 from caspar.solver.plan.untouched import warn_untouched_of
-from caspar.solver.ranks.devices import RankDevices
 from caspar.solver.ranks.outline import joined, on_host
-from caspar.solver.ranks.reading import Reading
-from caspar.solver.shards.split import Part, added_of, make_part, split_problem
-
-Nodes = Mapping[str, Chosen]
+from caspar.solver.shards.share import Reading, Share
+from caspar.solver.shards.split import added_of, make_part, split_problem
 
 
-@dataclass(frozen=True)
-class Share:
-    """What this rank has.
-
-    Attributes:
-        problem: Its part; None: none.
-        shard: What it knows of the whole; None: rank 0 has all.
-        active: Ranks that have a part.
-        nodes: By these and by eliminated type the nodes that they have.
-        remarks: What users should know.
-        own_nodes: Those of this rank.
-    """
-
-    problem: Problem | None
-    shard: Shard | None
-    active: tuple[int, ...]
-    nodes: tuple[Nodes, ...]
-    remarks: tuple[str, ...] = ()
-    own_nodes: Nodes = field(default_factory=dict)
-
-
-def share_out(devices: RankDevices, reading: Reading, design: SolverDesign, least: int) -> Share:
-    """Decide it, and move what has to be moved; called on all ranks.
+def share_out(
+    peers: Peers, member: Member, reading: Reading, design: SolverDesign, least: int
+) -> Share:
+    """What this rank has of a problem; what has to be moved is moved. All ranks call it.
 
     Args:
-        devices: Of the ranks.
-        reading: What they were given.
+        peers: All ranks.
+        member: The device of this one.
+        reading: What the ranks were given.
         design: How kernels are made.
         least: Instances of factors from which on a rank pays.
     """
-    size = devices.peers.size
-    total = sum(sum(sizes.values()) for sizes in reading.sizes)
+    size, total = peers.size, sum(reading.instances.values())
     if total < size * least:
         remark = (
             f"Rank 0 solved this problem, not {size} ranks: with {total:,} instances of factors "
             f"it is quicker (several pay from {size * least:,} on)."
         )
-        return Share(_gathered(devices, reading, design), None, (0,), (), (remark,))
+        return _alone(_gathered(peers, member, reading, design), (remark,))
     remarks: tuple[str, ...] = ()
     if reading.is_spread:
-        kept, remark = _kept(devices, reading, design)
+        kept, remark = _kept(peers, member, reading, design)
         if kept is not None:
             return kept
         remarks = (remark,)
-    whole = _gathered(devices, reading, design)
-    return _cut(devices, design, whole, remarks)
+    return _cut(peers, member, design, _gathered(peers, member, reading, design), remarks)
 
 
-def _gathered(devices: RankDevices, reading: Reading, design: SolverDesign) -> Problem | None:
+def _alone(whole: Problem | None, remarks: tuple[str, ...]) -> Share:
+    return Share({} if whole is None else {0: whole}, (), (0,), remarks)
+
+
+def _gathered(
+    peers: Peers, member: Member, reading: Reading, design: SolverDesign
+) -> Problem | None:
     """All of it, at rank 0; None at the others."""
-    own, to_host = reading.own, devices.member.to_host
+    own = reading.own
     if not reading.is_spread:
         return own
     assert own is not None
-    parts = devices.peers.collect(lambda: on_host(own, to_host))
+    parts = peers.collect(lambda: on_host(own, member.to_host))
     if len(parts) == 0:
         return None
     return replace(joined(parts, design.factors), given=own.given)
 
 
-def _kept(devices: RankDevices, reading: Reading, design: SolverDesign) -> tuple[Share | None, str]:
+def _kept(
+    peers: Peers, member: Member, reading: Reading, design: SolverDesign
+) -> tuple[Share | None, str]:
     """The parts as they were passed, if they share no eliminated node; else why not."""
-    peers, own, form = devices.peers, reading.own, design.form
+    own, form = reading.own, design.form
     assert own is not None
     found = peers.exchange(
-        lambda: {name: touched(own, form, name, devices.member.to_host) for name in form.eliminated}
+        lambda: {name: touched(own, form, name, member.to_host) for name in form.eliminated}
     )
     totals = [sum(sizes.values()) for sizes in reading.sizes]
     active = tuple(rank for rank, number in enumerate(totals) if number > 0)
@@ -107,22 +94,22 @@ def _kept(devices: RankDevices, reading: Reading, design: SolverDesign) -> tuple
                 "touched by factors of several ranks. Pass all factors of one to the same rank to "
                 "spare that."
             )
-    most = {name: max(sizes[name] for sizes in reading.sizes) for name in reading.sizes[0]}
+    most = {name: max(sizes[name] for sizes in reading.sizes) for name in reading.instances}
+    is_active = peers.rank in active
     shard = Shard(
-        rank=active.index(devices.ranks.rank) if devices.ranks.rank in active else 0,
+        rank=active.index(peers.rank) if is_active else 0,
         size=len(active),
-        group=0,
         counts=own.counts,
-        instances={name: sum(sizes[name] for sizes in reading.sizes) for name in most},
+        instances=reading.instances,
         most=most,
         added=added_of(design.factors, form, most),
         chosen={name: slice(0, arrays.count) for name, arrays in own.factors.items()},
+        nodes=found[peers.rank],
     )
-    of_all = tuple(found[rank] for rank in active)
-    if devices.ranks.rank not in active:
-        return Share(None, shard, active, of_all), ""
-    part = make_part(own, design.factors, shard, found[devices.ranks.rank], form, devices.member)
-    return Share(part.problem, shard, active, of_all, own_nodes=part.nodes), ""
+    problems = {}
+    if is_active:
+        problems[0] = make_part(own, design.factors, shard, form, member).problem
+    return Share(problems, (shard,), active, ()), ""
 
 
 def touched(problem: Problem, form: SolverForm, name: str, to_host: Any) -> Chosen:
@@ -142,43 +129,44 @@ def touched(problem: Problem, form: SolverForm, name: str, to_host: Any) -> Chos
 
 @dataclass(frozen=True)
 class _Handed:
-    """What rank 0 hands out: a part or nothing, its nodes, and how many have one."""
+    """What rank 0 hands out: a part or nothing, and how many have one."""
 
     problem: Problem | None
     shard: Shard | None
-    nodes: Nodes
     num_parts: int
+    remarks: tuple[str, ...] = ()
 
 
 def _cut(
-    devices: RankDevices, design: SolverDesign, whole: Problem | None, remarks: tuple[str, ...]
+    peers: Peers,
+    member: Member,
+    design: SolverDesign,
+    whole: Problem | None,
+    remarks: tuple[str, ...],
 ) -> Share:
     """Rank 0 cuts the problem and hands out the parts."""
-    member, size = devices.member, devices.peers.size
-    parts: list[Part] = []
+    size = peers.size
 
     def handed() -> Sequence[_Handed]:
         assert whole is not None
         warn_untouched_of(member, whole, design.factors)
-        parts.extend(
-            split_problem(whole, design.factors, design.form, [member] * size, to_devices=False)
-        )
+        parts = split_problem(whole, design.factors, design.form, [member] * size, to_devices=False)
         if len(parts) == 1:
-            return [_Handed(None, None, {}, 1)] * size
-        own = [_Handed(parts[0].problem, parts[0].shard, parts[0].nodes, len(parts))]
-        for part in parts[1:]:
-            problem = on_host(part.problem, member.to_host)
-            own.append(_Handed(problem, part.shard, part.nodes, len(parts)))
-        none = _Handed(None, parts[0].shard, {}, len(parts))
-        return [*own, *[none] * (size - len(parts))]
+            return [_Handed(None, None, 1)] * size
+        handed: list[_Handed] = []
+        for part in parts:
+            # what stays here need not be brought to the host
+            problem = part.problem if len(handed) == 0 else on_host(part.problem, member.to_host)
+            handed.append(_Handed(problem, part.shard, len(parts), part.remarks))
+        none = _Handed(None, parts[0].shard, len(parts))
+        return [*handed, *[none] * (size - len(parts))]
 
-    found: _Handed = devices.peers.hand_out(handed)
-    if found.num_parts == 1:
+    found: _Handed = peers.hand_out(handed)
+    if found.shard is None:
         same = "Rank 0 solved this problem: all factors touch the same node."
-        return Share(whole, None, (0,), (), (*remarks, same))
+        return _alone(whole, (*remarks, same))
     if found.num_parts < size:
         remarks = (*remarks, f"{found.num_parts} of {size} ranks had a part of this problem.")
-    remarks = (*remarks, *(remark for part in parts[:1] for remark in part.remarks))
-    nodes = tuple(part.nodes for part in parts)
+    problems = {} if found.problem is None else {0: found.problem}
     active = tuple(range(found.num_parts))
-    return Share(found.problem, found.shard, active, nodes, remarks, found.nodes)
+    return Share(problems, (found.shard,), active, (*remarks, *found.remarks))

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
+from caspar.driver import SolverDesign
 from caspar.errors import BackendError, OptionError
 from caspar.options import BackendChoice, choice
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Group, Member
+from caspar.runtime.group.peers import Peers
 from caspar.runtime.group.threads import ThreadGroup
 from caspar.runtime.select import (
     chosen_backend,
@@ -20,44 +22,111 @@ from caspar.runtime.select import (
     num_cuda_devices,
     select_backend,
 )
+from caspar.solver.input.problem import Problem
+from caspar.solver.plan.untouched import warn_untouched_of
+from caspar.solver.shards.share import Reading, Share
+from caspar.solver.shards.split import split_problem
 from caspar.solver.shards.team import Team
 
 DevicesChoice = int | str | Sequence[int]
 """How many, `all`, or their numbers."""
 
+UNEVEN = 1.5
+"""Times its even share from which on users are told that a device has more."""
+
 
 class Devices:
-    """Members of a group.
+    """Devices of this process, as members of a group.
 
     Args:
         members: One for each device.
         group: Makes a group of the first members.
     """
 
+    peers: Peers | None = None
+    """Processes that share problems, each with one device; None: only this one."""
+
     def __init__(self, members: Sequence[Member], group: Callable[[int], Group]) -> None:
         self.members = tuple(members)
         self.size = len(members)
         self._group = group
-        self._teams: dict[int, tuple[Team, int]] = {}
+        self._teams: dict[int, tuple[Team, Group, int]] = {}
         self._num_groups = 0
+        self._told: tuple[dict[str, int], dict[str, int]] | None = None
 
-    @property
-    def first(self) -> Member:
-        """Where results are put together."""
-        return self.members[0]
+    def share(
+        self,
+        reading: Reading,
+        design: Callable[[], SolverDesign],
+        least: int,
+        make_room: Callable[[], None],
+    ) -> Share:
+        """What each device has of a problem.
 
-    def team(self, size: int) -> tuple[Team, int]:
+        Args:
+            reading: The problem.
+            design: How kernels are made.
+            least: Instances of factors from which on a device pays.
+            make_room: Gives back memory of devices that is kept for another solve.
+        """
+        problem, wanted = reading.own, self.size
+        assert problem is not None
+        num_instances = sum(reading.instances.values())
+        remark = ""
+        if wanted > 1 and num_instances < wanted * least:
+            remark = (
+                f"One device solved this problem, not {wanted}: with {num_instances:,} instances "
+                f"of factors it is quicker (several pay from {wanted * least:,} on)."
+            )
+        elif wanted > 1:
+            made = design()
+            sizes = problem.counts, problem.num_instances
+            if sizes != self._told:
+                # once for each structure, as on one device
+                warn_untouched_of(self.members[0], problem, made.factors)
+                self._told = sizes
+            parts = split_problem(
+                problem, made.factors, made.form, self.members, make_room=make_room
+            )
+            if len(parts) > 1:
+                problems = {rank: part.problem for rank, part in enumerate(parts)}
+                shards = tuple(part.shard for part in parts)
+                remarks = (*parts[0].remarks, *_on_sizes(wanted, [*problems.values()]))
+                return Share(problems, shards, tuple(range(len(parts))), remarks)
+            remark = "One device solved this problem: all factors touch the same node."
+        remarks = () if remark == "" else (remark,)
+        return Share({0: problem.joined(self.members[0])}, (), (0,), remarks)
+
+    def team(self, active: Sequence[int]) -> tuple[Team, int]:
         """Threads of the first members, and a number of their group that no other has."""
+        size = len(active)
         found = self._teams.pop(size, None)
         if found is None or found[0].has_failed:
             if found is not None:
                 found[0].close()
             self._num_groups += 1
-            found = Team(self.members[:size], self._group(size)), self._num_groups
+            group = self._group(size)
+            found = Team(self.members[:size], group), group, self._num_groups
         self._teams[size] = found
         for rank, member in enumerate(self.members[:size]):
-            member.join(found[0].group, rank)
-        return found
+            member.join(found[1], rank)
+        return found[0], found[2]
+
+
+def _on_sizes(wanted: int, problems: Sequence[Problem]) -> tuple[str, ...]:
+    remarks: tuple[str, ...] = ()
+    if len(problems) < wanted:
+        remarks = (f"{len(problems)} of {wanted} devices had a part of this problem.",)
+    sizes = [sum(arrays.count for arrays in problem.factors.values()) for problem in problems]
+    most = max(sizes)
+    if most * len(problems) > UNEVEN * sum(sizes):
+        remark = (
+            f"Device {sizes.index(most)} had {100 * most // sum(sizes)} % of the instances of "
+            f"factors, and {len(problems)} devices take as long as the one that has most. Pass "
+            "arrays as a whole, or in parts that have about as many."
+        )
+        remarks = (*remarks, remark)
+    return remarks
 
 
 def chosen_devices(given: Any, backend: Any) -> tuple[Backend, Devices | None]:
@@ -82,7 +151,7 @@ def chosen_devices(given: Any, backend: Any) -> tuple[Backend, Devices | None]:
     selected = select_backend(choice(BackendChoice, "backend", backend))
     by_nccl = selected.traits.adds_up_by_nccl
     found = _on_cuda(given, numbers) if by_nccl else _on_processor(numbers)
-    return (selected, None) if found is None else (found.first, found)
+    return (selected, None) if found is None else (found.members[0], found)
 
 
 def _checked(given: Any) -> int | str | list[int]:

@@ -37,13 +37,11 @@ class Part:
     Attributes:
         problem: With arrays where the whole problem's are, or on the part's device.
         shard: What it knows of the whole.
-        nodes: By eliminated type which nodes it has: a range, or (k,) numbers, on the host.
         remarks: On how nodes were divided; of all parts alike.
     """
 
     problem: Problem
     shard: Shard
-    nodes: Mapping[str, Chosen]
     remarks: tuple[str, ...] = ()
 
 
@@ -52,7 +50,6 @@ def split_problem(
     factors: Sequence[TracedFactor],
     form: SolverForm,
     members: Sequence[Member],
-    group: int = 0,
     *,
     to_devices: bool = True,
     make_room: Callable[[], None] = lambda: None,
@@ -64,7 +61,6 @@ def split_problem(
         factors: Its factors.
         form: How their kernels are made.
         members: The device of each part, of which those without instances are left out.
-        group: Number of the group whose members will have them.
         to_devices: Whether each device picks indices of the host by itself; else the host does.
         make_room: Gives back memory of devices that is kept for another solve.
     """
@@ -87,15 +83,14 @@ def split_problem(
 
     def part_of(shard: Shard, number: int) -> Part:
         worker = workers[number]
-        nodes = {name: cut.nodes[number] for name, cut in cuts.items()}
         with worker.scope():
-            part = make_part(problem, factors, shard, nodes, form, worker, to_device=is_spread)
+            part = make_part(problem, factors, shard, form, worker, to_device=is_spread)
             worker.synchronize()
         return replace(part, remarks=tuple(cut.remark for cut in cuts.values() if cut.remark))
 
     with ThreadPoolExecutor(len({id(worker) for worker in workers})) as threads:
         chosen = [*threads.map(chosen_of, range(num_parts))]
-        shards = _shards(problem, factors, form, cuts, chosen, group)
+        shards = _shards(problem, factors, form, cuts, chosen)
         return [*threads.map(part_of, shards.values(), shards)]
 
 
@@ -105,7 +100,6 @@ def _shards(
     form: SolverForm,
     cuts: Mapping[str, Cut],
     chosen: Sequence[dict[str, ChosenInstances]],
-    group: int,
 ) -> dict[int, Shard]:
     """By the number of each part that has instances what it knows of the whole."""
     sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
@@ -115,13 +109,13 @@ def _shards(
         number: Shard(
             rank=rank,
             size=len(kept),
-            group=group,
             counts=problem.counts,
             instances={name: arrays.count for name, arrays in problem.factors.items()},
             most=most,
             added=added_of(factors, form, most, cuts),
             in_order=tuple(name for name, cut in cuts.items() if cut.owner is not None),
             chosen=chosen[number],
+            nodes={name: cut.nodes[number] for name, cut in cuts.items()},
         )
         for rank, number in enumerate(kept)
     }
@@ -194,7 +188,6 @@ def make_part(
     problem: Problem,
     factors: Sequence[TracedFactor],
     shard: Shard,
-    nodes: Mapping[str, Chosen],
     form: SolverForm,
     backend: Backend,
     *,
@@ -205,13 +198,12 @@ def make_part(
     Args:
         problem: The whole, or what one process has of it.
         factors: Its factors.
-        shard: What the part knows of the whole.
-        nodes: Its nodes, by eliminated type.
+        shard: Its instances and nodes.
         form: How kernels are made.
         backend: Where the arrays are, unless they are on the host.
         to_device: Whether picked indices of the host go there.
     """
-    everything = slice(None)
+    everything, nodes = slice(None), shard.nodes
 
     def own(name: str, rows: Any) -> Any:
         return _picked(rows, nodes.get(name, everything), backend)
@@ -245,7 +237,7 @@ def make_part(
         free={name: own(name, rows) for name, rows in problem.free.items()},
         bounds=bounds,
     )
-    return Part(part, shard, nodes)
+    return Part(part, shard)
 
 
 def _instances(

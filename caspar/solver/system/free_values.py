@@ -1,16 +1,15 @@
 """Values that the cost does not hold: numbers that ran away, and nodes that move together.
 
-Input: systems whose nodes have the values at the end of a solve, and where these began; on several
-devices each has the system of its part, and all work together. Output: sentences for users. Cost
-tier: once for a solve; some reductions over the values, and evaluations of the cost where something
-is suspected.
+Input: a system whose nodes have the values at the end of a solve, and where these began; on several
+devices each has the system of its part, and all ask at the same time. Output: sentences for users,
+the same on all. Cost tier: once for a solve; some reductions over the values, and evaluations of
+the cost where something is suspected.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from caspar.frontend.symbolic.field_types import storage_fields, storage_positio
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
+from caspar.runtime.group.member import Communicator
 from caspar.solver.plan.plan import NodePlan, Plan
 from caspar.solver.system.candidates import copy_nodes, write_moved_nodes
 
@@ -35,15 +35,13 @@ class Values(Protocol):
     def starts(self) -> Mapping[str, Array]:
         """By node type, (n, storage_dim) start values, on host or device."""
 
+    @property
+    def communicator(self) -> Communicator:
+        """The other devices of the problem."""
+
     def candidate_cost(self) -> float:
         """The cost of the candidates of all devices, which all ask for it at the same time."""
 
-
-Each = Callable[[Callable[[Any], Any]], list[Any]]
-"""Calls a function, which can be pickled, with each system."""
-
-WholeNumber = Callable[[int, str, int], int]
-"""Of a device, a node type and a node's number in its part: the number in the whole problem."""
 
 Largest = Mapping[str, NDArray[np.float64]]
 """By node type the largest magnitude of each number of its storage in any node."""
@@ -83,7 +81,7 @@ class Suspect:
         chunk: Chunk of the blocked array.
         column: Within the chunk.
         row: The node, in the plan's order.
-        number: The node, in the order of the part's arrays; later of the whole problem's.
+        number: The node, in the order of the whole problem's arrays.
         place: The number in words.
         start: What it was.
         value: What it has become.
@@ -110,41 +108,31 @@ class Suspect:
         return f"{self.node} {self.number}, {self.place}, {moved}"
 
 
-def as_numbered(device: int, node: str, number: int) -> int:
-    """The numbers of a problem that is on one device."""
-    return number
-
-
-def remarks_on_free_values(
-    each: Each, cost: float, first_cost: float, whole_number: WholeNumber = as_numbered
-) -> tuple[str, ...]:
+def remarks_on_free_values(system: Values, cost: float, first_cost: float) -> tuple[str, ...]:
     """Sentences on both.
 
     Args:
-        each: Calls a function with each device's `Values`.
+        system: Has the values.
         cost: Of the values.
         first_cost: Of the start values.
-        whole_number: See there.
     """
-    found = (
-        _on_runaways(each, cost, whole_number),
-        _on_common_motion(each, cost, first_cost),
-    )
+    found = (_on_runaways(system, cost), _on_common_motion(system, cost, first_cost))
     return tuple(remark for remark in found if remark != "")
 
 
-def _on_runaways(each: Each, cost: float, whole_number: WholeNumber) -> str:
+def _on_runaways(system: Values, cost: float) -> str:
     """Name numbers that became huge and that the cost no longer depends on."""
-    largest = _joined(each(largest_starts))
+    gather = system.communicator.gather
+    largest = _joined(gather(_largest_starts(system)))
     found = [
-        replace(one, number=whole_number(device, one.node, one.number))
-        for device, suspects in enumerate(each(partial(suspects_of, largest=largest)))
+        one
+        for device, suspects in enumerate(gather(_suspects_of(system, largest)))
         for one in suspects
         # what all devices have, the first one tells
         if device == 0 or not one.is_everywhere
     ]
     found.sort(key=lambda one: -one.growth)
-    named = [one for one in found[:MOST_NAMED] if _has_no_influence(each, one, cost)]
+    named = [one for one in found[:MOST_NAMED] if _has_no_influence(system, one, cost)]
     if len(named) == 0:
         return ""
     return (
@@ -154,23 +142,23 @@ def _on_runaways(each: Each, cost: float, whole_number: WholeNumber) -> str:
     )
 
 
-def _on_common_motion(each: Each, cost: float, first_cost: float) -> str:
+def _on_common_motion(system: Values, cost: float, first_cost: float) -> str:
     """A sentence if all positions can be moved by one vector and the cost stays.
 
     Poses count, and nodes that are vectors of two or three. What holds them is not looked for in
     float32, whose roundings change the cost too.
     """
-    if not any(each(is_chained_exactly)):
+    gather = system.communicator.gather
+    if not any(gather(_is_chained_exactly(system))):
         return ""
     for dim in (3, 2):
-        found = each(partial(movable, dim=dim))
+        found = gather(_movable(system, dim))
         names = found[0][0]
         if len(names) == 0:
             continue
         largest = max(own for _, own in found)
         together, apart = (
-            each(partial(cost_of_shifted, dim=dim, largest=largest, together=one))[0]
-            for one in (True, False)
+            _cost_of_shifted(system, dim, largest, together=one) for one in (True, False)
         )
         least = SAME_COST * cost + SAME_BESIDE_START * first_cost + SAME_BESIDE_APART * apart
         if abs(together - cost) <= least:
@@ -191,9 +179,9 @@ def _joined(found: Sequence[Largest]) -> Largest:
     return joined
 
 
-def _has_no_influence(each: Each, suspect: Suspect, cost: float) -> bool:
+def _has_no_influence(system: Values, suspect: Suspect, cost: float) -> bool:
     for factor in (0.5, 2.0):
-        changed = each(partial(cost_of_changed, suspect=suspect, factor=factor))[0]
+        changed = _cost_of_changed(system, suspect, factor)
         if not abs(changed - cost) <= NO_INFLUENCE * cost:
             return False
     return True
@@ -202,7 +190,7 @@ def _has_no_influence(each: Each, suspect: Suspect, cost: float) -> bool:
 # -- what each device finds ------------------------------------------------------------------------
 
 
-def largest_starts(system: Values) -> Largest:
+def _largest_starts(system: Values) -> Largest:
     """Of a system's start values."""
     names = [
         node.node.name
@@ -213,13 +201,13 @@ def largest_starts(system: Values) -> Largest:
     return dict(zip(names, found, strict=True))
 
 
-def suspects_of(system: Values, largest: Largest) -> list[Suspect]:
+def _suspects_of(system: Values, largest: Largest) -> list[Suspect]:
     """Numbers of a system's nodes that are far larger than any was in the beginning."""
     plan = system.plan
     return [one for node in plan.nodes for one in _suspects(system, node, largest)]
 
 
-def cost_of_changed(system: Values, suspect: Suspect, factor: float) -> float:
+def _cost_of_changed(system: Values, suspect: Suspect, factor: float) -> float:
     """The cost if a number were so many times what it is."""
     plan = system.plan
     copy_nodes(plan)
@@ -233,13 +221,13 @@ def cost_of_changed(system: Values, suspect: Suspect, factor: float) -> float:
     return system.candidate_cost()
 
 
-def is_chained_exactly(system: Values) -> bool:
+def _is_chained_exactly(system: Values) -> bool:
     """Whether a factor couples two nodes of a type that remains, and values are in float64."""
     plan = system.plan
     return NodePart.NODES.dtype(plan.types) is DType.FLOAT64 and plan.is_chained
 
 
-def movable(system: Values, dim: int) -> tuple[list[str], float]:
+def _movable(system: Values, dim: int) -> tuple[list[str], float]:
     """Names of the node types that have positions, if nothing of them is held, and the largest.
 
     Args:
@@ -261,7 +249,7 @@ def movable(system: Values, dim: int) -> tuple[list[str], float]:
     return [node.node.name for node in moved], float(np.max(most, initial=0.0))
 
 
-def cost_of_shifted(system: Values, dim: int, largest: float, *, together: bool) -> float:
+def _cost_of_shifted(system: Values, dim: int, largest: float, *, together: bool) -> float:
     """The cost if all positions were moved far beyond the largest of them.
 
     Together by one vector, or each of their numbers up or down.
@@ -303,7 +291,7 @@ def _suspects(system: Values, node: NodePlan, largest: Largest) -> list[Suspect]
                     chunk,
                     entry - begin,
                     row,
-                    number,
+                    number if plan.shard is None else plan.shard.node_number(name, number),
                     _place(node, entry),
                     float(system.starts[name][number, entry]),
                     float(column[row]),

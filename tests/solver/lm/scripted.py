@@ -8,6 +8,7 @@ from typing import Any, cast
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
+from caspar.runtime.group.member import ALONE, Communicator
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.derivative_sizes import DerivativeSizes
 from caspar.solver.lm.minimize import minimize
@@ -57,6 +58,7 @@ class FakeSystem:
     values_type: DType = DType.FLOAT32
     is_mixed: bool = False
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
+    communicator: Communicator = ALONE
     is_chained: bool = True
     lone: Promises | None = None
     weak: tuple[bool, ...] = ()

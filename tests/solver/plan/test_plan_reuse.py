@@ -14,7 +14,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import BackendError, InputError
-from caspar.solver import preparation
+from caspar.solver import kept_system
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan import planning
 from tests.covering import alternating
@@ -35,7 +35,7 @@ def num_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         made.append(None)
         return plan
 
-    monkeypatch.setattr(preparation, "make_plan", counted)
+    monkeypatch.setattr(kept_system, "make_plan", counted)
     return lambda: len(made)
 
 

@@ -18,10 +18,10 @@ from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem_reader import check_problem
+from caspar.solver.kept_system import KeptSystem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
-from caspar.solver.preparation import Preparation
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessKernel
 from tests.solver.bundles import arrays_of, part_of, read
@@ -161,7 +161,7 @@ def test_bytes_of_an_observation(jacobian: str, narrow: tuple[str, ...], most: f
     )
     recipe = replace(recipe, factors=tuple(with_narrow(one, narrow) for one in recipe.factors))
     backend = Uncompiled()
-    prepared = Preparation(backend, recipe)
+    prepared = KeptSystem(backend, recipe)
     types = TYPES[recipe.precision]
     library, form = prepared.kernels.compile(), prepared.kernels.design().form
     reader = ArrayReader(backend, recipe.precision, True)

@@ -1,6 +1,7 @@
 """Solvers whose problems are shared by several parts of the processor, or by CUDA devices."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -14,6 +15,8 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.limits import Limits
 from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.plan.plan import Plan
+from caspar.solver.shards.crew import Crew
 from caspar.solver.shards.split import Part, split_problem
 
 ALL_SHARE = Limits(min_instances_of_device=0)
@@ -44,13 +47,35 @@ def scattered(num_points: int = 1500) -> dict[str, Any]:
     return {"Cam": arrays["Cam"], "Point": arrays["Point"][:num_points], "snavely": observed}
 
 
+@contextmanager
+def crew_of(solver: caspar.Solver, arrays: dict[str, Any]) -> Iterator[Crew]:
+    """The systems of the devices of a solver."""
+    with solver._session.open_aside(arrays) as crew:
+        yield crew
+
+
+def each(crew: Crew, call: Callable[[NormalEquations], Any]) -> list[Any]:
+    """What a function finds of each system, in the threads of the devices."""
+    if crew.team is None:
+        return [call(crew.only)]
+    systems = crew.systems
+    found: list[Any] = crew.team.each(lambda number: call(systems[number]))  # type: ignore[arg-type]
+    return found
+
+
+def plans_of(solver: caspar.Solver, arrays: dict[str, Any]) -> list[Plan]:
+    """The plan of each device."""
+    with crew_of(solver, arrays) as crew:
+        return [system.plan for system in crew.systems if system is not None]
+
+
 Split = Callable[..., list[Part]]
 
 
 def opened(arrays: dict[str, Any], num_parts: int) -> tuple[Problem, Split]:
     """A checked problem, and what splits it."""
     solver = sharing((snavely,), num_parts, precision="float64")
-    members = solver._opener._members
+    members = solver._session.members
     problem = read_problem(
         arrays,
         solver.traced_factors,
@@ -59,10 +84,9 @@ def opened(arrays: dict[str, Any], num_parts: int) -> tuple[Problem, Split]:
         caspar.Precision.FLOAT64,
         members=members,
     )
-    preparation = solver._opener.preparations.choose(problem).preparation
-    with solver.system(arrays):
-        pass
-    kernels = preparation._own[0].kernels  # type: ignore[attr-defined]
+    solver.prepare(arrays)
+    active = solver._session.choose(problem)
+    kernels = solver._session._preparation(active)._own[0].kernels
     form = kernels.design(problem.counts, problem.num_instances).form
     return problem, partial(split_problem, problem, solver.traced_factors, form, members)
 
@@ -92,7 +116,7 @@ def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(rows) for name, rows in values.items()}
 
 
-def fail_at(monkeypatch: pytest.MonkeyPatch, call: str, failing: NormalEquations) -> None:
+def fail_at(monkeypatch: pytest.MonkeyPatch, call: str, failing: NormalEquations | None) -> None:
     """From here on a method fails on one device, as if it had no memory left."""
     usual = getattr(NormalEquations, call)
 

@@ -59,7 +59,7 @@ def test_points_that_are_seen_together_come_together(num_parts: int) -> None:
     seen = np.zeros(total, int)
     for number, part in enumerate(parts):
         assert part.shard.in_order == ("Point",)
-        nodes = part.nodes["Point"]
+        nodes = part.shard.nodes["Point"]
         assert isinstance(nodes, np.ndarray)
         assert np.all(owner[nodes] == -1)
         owner[nodes] = number
@@ -126,7 +126,7 @@ def test_numbers_that_say_enough_are_kept() -> None:
     """Views, no copies: points of a street, or in an order that was made before."""
     arrays = scattered()
     _, parts = _split(arrays, 2)
-    order = np.concatenate([part.nodes["Point"] for part in parts])
+    order = np.concatenate([part.shard.nodes["Point"] for part in parts])
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order))
     observed = arrays["snavely"]
@@ -144,14 +144,14 @@ def test_numbers_that_say_enough_are_kept() -> None:
     problem, sorted_parts = _split(sorted_arrays, 2)
     for part in sorted_parts:
         assert part.shard.in_order == ()
-        assert isinstance(part.nodes["Point"], slice)
+        assert isinstance(part.shard.nodes["Point"], slice)
         rows = part.problem.factors["snavely"].constants["pixel"].rows
         assert np.shares_memory(rows, problem.factors["snavely"].constants["pixel"].rows)
 
 
 def test_few_cameras_are_on_all_devices_anyway() -> None:
     _, parts = _split(arrays_of(read("problem-21-11315")), 2)
-    assert all(isinstance(part.nodes["Point"], slice) for part in parts)
+    assert all(isinstance(part.shard.nodes["Point"], slice) for part in parts)
 
 
 def test_points_that_nobody_sees_are_dealt_out() -> None:
@@ -159,7 +159,7 @@ def test_points_that_nobody_sees_are_dealt_out() -> None:
     arrays = {**arrays, "Point": np.concatenate([arrays["Point"], np.zeros((900, 3))])}
     with pytest.warns(UserWarning, match="900 of 2400 instances are touched by no factor"):
         _, parts = _split(arrays, 3)
-    nodes: list[Any] = [part.nodes["Point"] for part in parts]
+    nodes: list[Any] = [part.shard.nodes["Point"] for part in parts]
     assert [int((own >= 1500).sum()) for own in nodes] == [300, 300, 300]
     assert_array_equal(np.sort(np.concatenate(nodes)), np.arange(2400))
 
@@ -186,7 +186,7 @@ def test_an_order_that_takes_too_much_memory(lacking: str) -> None:
         f"them ({needed:,} bytes). Iterations are quicker if those that are seen together have "
         "numbers that are close."
     )
-    assert sum(size_of(part.nodes["Point"]) for part in parts) == len(arrays["Point"])
+    assert sum(size_of(part.shard.nodes["Point"]) for part in parts) == len(arrays["Point"])
     assert len(freed) == (lacking == "before")
 
 

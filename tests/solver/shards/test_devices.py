@@ -3,9 +3,11 @@
 import copy
 import pickle
 import re
+import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,10 +20,22 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import OptionError, UnsuitedError
-from caspar.solver.shards.system import ShardedSystem
+from caspar.runtime.group.threads import ThreadGroup
+from caspar.runtime.select import members_on_processor
+from caspar.solver.lm.interrupts import forget
+from caspar.solver.lm.minimize import minimize
+from caspar.solver.shards.team import Team
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minimum, fail_at, sharing
+from tests.solver.shards.sharing import (
+    ALL_SHARE,
+    ON_SEVERAL,
+    assert_same_minimum,
+    crew_of,
+    fail_at,
+    plans_of,
+    sharing,
+)
 
 ROBUST = snavely.with_loss(caspar.loss.Huber)
 
@@ -389,6 +403,77 @@ def test_callbacks_stop_all() -> None:
     assert {*seen} == {threading.current_thread()}
 
 
+FOREVER: dict[str, Any] = {"cost_tolerance": 0.0, "step_tolerance": 0.0, "gradient_tolerance": 0.0}
+
+
+def _interrupts(num: int, seen: list[int]) -> Callable[[caspar.IterationRecord], None]:
+    """A callback in whose second iteration Ctrl-C comes, and comes again between iterations."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def look(record: caspar.IterationRecord) -> None:
+        seen.append(record.iteration)
+        if record.iteration == 2:
+            for number in range(num):
+                delay_s = 0.05 + 0.1 * number
+                threading.Timer(delay_s, signal.pthread_kill, (main, signal.SIGINT)).start()
+        time.sleep(0.02)
+        record.values()
+
+    return look
+
+
+def test_ctrl_c_ends_all_with_a_result() -> None:
+    seen: list[int] = []
+    forget()
+    solver = sharing((snavely,), 3)
+    result = solver.solve(_bundle(), on_iteration=_interrupts(1, seen), **FOREVER)
+    assert result.status is caspar.SolveStatus.INTERRUPTED
+    assert len(result.iterations) - len(seen) in (0, 1)
+    assert 2 <= len(seen) < 50
+    forget()
+    assert solver.solve(_bundle()).status.is_success
+
+
+def test_a_second_ctrl_c_is_raised() -> None:
+    """From another solve than the first one."""
+    forget()
+    solver = caspar.Solver([snavely], backend="cpu", devices=2, limits=ALL_SHARE)
+
+    def raise_interrupt(record: caspar.IterationRecord) -> None:
+        raise KeyboardInterrupt
+
+    first = solver.solve(_bundle(), on_iteration=raise_interrupt, **FOREVER)
+    assert first.status is caspar.SolveStatus.INTERRUPTED
+    with pytest.raises(KeyboardInterrupt):
+        solver.solve(_bundle(), on_iteration=raise_interrupt, **FOREVER)
+    forget()
+    assert solver.solve(_bundle()).status.is_success
+
+
+def test_a_second_ctrl_c_wakes_devices_that_wait() -> None:
+    forget()
+    group = ThreadGroup(2)
+    team = Team(members_on_processor(2), group)
+
+    def work(number: int) -> None:
+        if number == 0:
+            group.gather(0, None)
+        time.sleep(1.0)
+
+    for delay_s in (0.1, 0.3):
+        threading.Timer(
+            delay_s, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+        ).start()
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        team.each(work, takes_interrupts=True)
+    assert time.perf_counter() - start < 8.0
+    assert team.has_failed
+    team.close()
+    forget()
+
+
 def test_values_are_those_of_all_devices() -> None:
     arrays, recording = _bundle(), caspar.Recording()
     solver = sharing((snavely,), 3)
@@ -405,11 +490,8 @@ def test_plans_are_kept_and_let_go() -> None:
     assert solver.memory_table() is None
     arrays = _bundle()
     solver.solve(arrays)
-    with solver.system(arrays) as system:
-        plans = [one.plan for one in system.systems.all]  # type: ignore[attr-defined]
-    with solver.system({**arrays, "Cam": arrays["Cam"] + 0.0}) as system:
-        assert isinstance(system, ShardedSystem)
-        assert [one.plan for one in system.systems.all] == plans  # type: ignore[attr-defined]
+    plans = plans_of(solver, arrays)
+    assert plans_of(solver, {**arrays, "Cam": arrays["Cam"] + 0.0}) == plans
     table = solver.memory_table()
     assert table is not None
     assert [line[:13] for line in table.splitlines() if line.startswith("device ")] == [
@@ -481,13 +563,11 @@ def test_a_device_that_fails_ends_the_work_of_all(
 ) -> None:
     arrays = _bundle()
     solver = caspar.Solver([snavely], backend="cpu", devices=3, limits=ALL_SHARE)
-    with solver.system(arrays) as system:
-        assert isinstance(system, ShardedSystem)
-
-        fail_at(monkeypatch, call, system.systems.all[failing])  # type: ignore[attr-defined]
+    with crew_of(solver, arrays) as crew:
+        fail_at(monkeypatch, call, crew.systems[failing])
         start = time.perf_counter()
         with pytest.raises(MemoryError, match="of this test") as caught:
-            caspar.solver.lm.minimize.minimize(system, caspar.SolveOptions(), None)
+            crew.run(lambda system: minimize(system, caspar.SolveOptions(), None))
         assert time.perf_counter() - start < 10.0
         assert caught.value.__notes__ == [
             f"It was raised on device {failing} of 3 that share the problem."

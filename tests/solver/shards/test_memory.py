@@ -12,7 +12,7 @@ from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.plan.allocation import Demand, allocated
 from caspar.solver.plan.arena import ArenaPlan
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import ALL_SHARE
+from tests.solver.shards.sharing import ALL_SHARE, plans_of
 
 
 def _arrays() -> dict[str, Any]:
@@ -47,9 +47,7 @@ class Limited:
 
 def _sizes(solver: caspar.Solver) -> list[tuple[int, int]]:
     """By device the bytes of its arena, and of its indices and tiles."""
-    with solver.system(_arrays()) as system:
-        systems = getattr(system, "systems", None)
-        plans = [system.plan] if systems is None else [one.plan for one in systems.all]
+    plans = plans_of(solver, _arrays())
     return [(plan.arena.num_bytes, plan.num_bytes - plan.arena.num_bytes) for plan in plans]
 
 

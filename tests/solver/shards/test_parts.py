@@ -17,7 +17,7 @@ from caspar.errors import InputError
 from caspar.solver.limits import Limits
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import opened, sharing
+from tests.solver.shards.sharing import opened, plans_of, sharing
 
 ROBUST = snavely.with_loss(caspar.loss.Huber)
 
@@ -51,8 +51,7 @@ def test_parts_have_the_bits_of_the_whole() -> None:
     """Of the same split, as the cut of the points is the one that the solver would have made."""
     arrays = _bundle()
     solver = sharing((snavely,), 2, precision="float64")
-    with solver.system(arrays) as system:
-        cut = system.systems.all[0].plan.node_plans["Point"].count  # type: ignore[attr-defined]
+    cut = plans_of(solver, arrays)[0].node_plans["Point"].count
     wanted = solver.solve(arrays)
     given = _in_parts(arrays, [cut], "Point")
     found = solver.solve(given)
@@ -258,7 +257,7 @@ def test_what_lies_right_is_not_copied() -> None:
         for name, rows in arrays["snavely"].items()
     }
     given = _in_parts(arrays, [100, 220], "Point")
-    members = sharing((snavely,), 3, precision="float64")._opener._members
+    members = sharing((snavely,), 3, precision="float64")._session.members
     _, split = opened(given, 3)
     parts = split()
     for rank, part in enumerate(parts):

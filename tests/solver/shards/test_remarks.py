@@ -8,9 +8,11 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.system.lone_promises import Promises
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.lm.test_lone_promises import BOX_BOD, saturation
-from tests.solver.shards.sharing import sharing
+from tests.solver.shards.sharing import crew_of, each, sharing
 from tests.solver.test_free_values import (
     SEEN,
     TIMES,
@@ -141,17 +143,22 @@ def test_a_rate_that_has_lost_its_influence(
     assert result.final_cost == pytest.approx(0.5 * 1168.0088766, rel=1e-9)
 
 
+def _promises(system: NormalEquations) -> Promises | None:
+    system.score()
+    system.linearize(1e-3)
+    assert system.findings.has_lone_promises
+    return system.findings.lone_promises()
+
+
 def test_promises_are_those_of_one_device() -> None:
     arrays = {"Growth": [(100.0, 0.7)], "saturation": {"sample": BOX_BOD}}
-    found = []
+    found: list[Promises | None] = []
     for devices in (1, 2):
         solver = sharing((saturation,), devices, precision="float64", linear_solver="pcg")
-        with solver.system(arrays) as system:
-            system.score()
-            system.linearize(1e-3)
-            assert system.findings.has_lone_promises
-            found.append(system.findings.lone_promises())
-    one, two = found
+        with crew_of(solver, arrays) as crew:
+            found += each(crew, _promises)
+    one, two, other = found
+    assert other == two
     assert one is not None
     assert two is not None
     assert two.decrease == pytest.approx(one.decrease, rel=1e-9)

@@ -6,13 +6,13 @@ unless the first cost is that small.
 
 import numpy as np
 
-from caspar.solver.iterated import System
 from caspar.solver.lm.course import Course, Judgment
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.policy import ROUNDING_SHARE
 from caspar.solver.result.result import SolveStatus
 
 
-def residuals_are_tiny(system: System, cost: float) -> bool:
+def residuals_are_tiny(system: NormalEquations, cost: float) -> bool:
     """Whether squares of the first residuals, which were just evaluated, are too small.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
