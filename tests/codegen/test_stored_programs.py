@@ -27,7 +27,7 @@ def scheduled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             sizes.append(len(graph.calls))
         return compile_graph(graph, *arguments)
 
-    monkeypatch.setattr("caspar.driver.compile_graph", counted)
+    monkeypatch.setattr("caspar.passes.pipeline.compile_graph", counted)
     return sizes
 
 

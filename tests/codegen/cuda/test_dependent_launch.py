@@ -8,7 +8,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.codegen.cuda.body import FIRST_LOOK, GUARD
-from caspar.codegen.cuda.loop.fuse import fuse
+from caspar.codegen.cuda.loop.fuse import SCALARS, LoopScalars, fuse
 from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS
@@ -75,13 +75,14 @@ def test_the_cache_keeps_it(name: str) -> None:
 def test_a_loop_of_its_own_waits_for_nothing() -> None:
     source = next(source for name, source in PRODUCTS.items() if "snavely" in name)
     kernel = LoopKernel(source, guarded=True)
-    text = fuse("loop", ((kernel,),), 256).text
+    scalars = LoopScalars(1, 0)
+    text = fuse("loop", ((kernel,),), 256, scalars).text
     entry = text[text.index("run_snavely__product(") :]
     assert AWAITED not in entry
     assert "is_done" not in entry
-    between = fuse("loop", ((kernel,),), 256, between=True)
+    between = fuse("loop", ((kernel,),), 256, scalars, between=True)
     assert own_text(between).count(AWAITED) == 1
-    assert between.early == ()
+    assert between.early == (SCALARS.arg,)
 
 
 class Watcher(sf.V6):
