@@ -30,6 +30,7 @@ from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
@@ -60,20 +61,11 @@ class NormalEquations:
         solvers: HandOver,
         stronger: str,
     ) -> None:
-        self.plan = plan
-        self.solvers = solvers
-        self.stronger = stronger
-        self.findings = PlanFindings(plan, phases, solvers)
-        self.more_remarks: tuple[str, ...] = ()
         self._backend = plan.library.backend
         self._binder = binder
-        self._phases = phases
-        self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
-        self._look = DerivativeLook(plan)
         self._is_bounded = any(node.is_bounded for node in plan.nodes)
-        self.starts: Mapping[str, Array] = {}
-        self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
-        sequence = self._backend.sequence
+        self._take(plan, phases, solvers, stronger)
+        sequence = binder.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
         self._begin_by(exact=solvers.current.is_direct)
         self._candidate = sequence(phases.candidate())
@@ -81,9 +73,47 @@ class NormalEquations:
         self._restore = sequence(phases.restore())
         self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
 
+    def _take(self, plan: Plan, phases: Phases, solvers: HandOver, stronger: str) -> None:
+        """What a plan has beside launches."""
+        self.plan = plan
+        self.solvers = solvers
+        self.stronger = stronger
+        self.findings = PlanFindings(plan, phases, solvers)
+        self.more_remarks: tuple[str, ...] = ()
+        self._phases = phases
+        self._usual = solvers.current
+        self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
+        self._look = DerivativeLook(plan)
+        self.starts: Mapping[str, Array] = {}
+        self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
+
+    def renewed(
+        self, plan: Plan, make: Callable[[Binder, Phases, LinearSolver], tuple[HandOver, str]]
+    ) -> bool:
+        """Take another plan, and bind the launches again.
+
+        Args:
+            plan: In place of `plan`; the caller uses that no more.
+            make: Makes what solves it, of the solver so far if that suits.
+
+        Returns:
+            False: it is of another kind, and a system has to be made; this one is lost.
+        """
+        is_usual = self.solvers.current is self._usual and self._usual.is_direct
+        if not (is_usual and self._binder.can_bind_again and plan.kind == self.plan.kind):
+            return False
+        self._binder.plan = plan
+        phases, usual = Phases(plan, self._binder), self._usual
+        solvers, stronger = make(self._binder, phases, usual)
+        if solvers.current is not usual:
+            return False
+        self._take(plan, phases, solvers, stronger)
+        self._binder.bind_again()
+        return True
+
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
-        self._linearize = self._backend.sequence(self._phases.linearize(exact=exact))
+        self._linearize = self._binder.sequence(self._phases.linearize(exact=exact))
         self._held = self._held.overwritten()
 
     @property

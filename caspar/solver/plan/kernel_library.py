@@ -170,6 +170,11 @@ class KernelLibrary:
         self._kernels.update(self._load(sources, self.tile_size))
         self.reductions_time_s += time.perf_counter() - start
 
+    def reduction(self, spec: ReduceSpec) -> Kernel:
+        """The kernel that sums partials."""
+        self.load_reductions([spec])
+        return self._kernels[spec.name]
+
     def finish(self, bound: BoundWrite) -> list[Launch]:
         """The launches that complete a write."""
         specs = [one.spec for one in bound.finish if isinstance(one.spec, ReduceSpec)]

@@ -73,6 +73,14 @@ class FactorPlan:
         """Slots: instances, and holes of node tiles."""
         return self.order.num_slots
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """See `Plan.kind`."""
+        order, form = self.order, id(self.form)
+        indexed = tuple(name for name, index in order.nodes.items() if index is not None)
+        flags = order.node_tiles is None, order.node_at is None
+        return form, indexed, tuple(order.constants), tuple(self.tiles), flags
+
     def key(self, part: NodePart | FactorPart, argument: Argument | None = None) -> OwnedPart:
         """What its arrays are asked by: constants and partial sums with the argument."""
         return OwnedPart(part, self.factor.name, "" if argument is None else argument.name)
@@ -142,6 +150,12 @@ class NodePlan:
     is_masked: bool = False
     is_bounded: bool = False
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """See `Plan.kind`."""
+        flags = self.is_eliminated, self.has_many_slots, self.is_masked, self.is_bounded
+        return self.node.name, flags, self.order is None
+
     def key(self, part: NodePart) -> OwnedPart:
         """What its arrays are asked by."""
         return OwnedPart(part, self.node.name)
@@ -203,6 +217,19 @@ class Plan:
     def node_plans(self) -> dict[str, NodePlan]:
         """By the node type's name."""
         return {plan.node.name: plan for plan in self.nodes}
+
+    @cached_property
+    def factor_plans(self) -> dict[str, FactorPlan]:
+        """By the factor's name."""
+        return {plan.factor.name: plan for plan in self.factors}
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What plans have in common whose launches are the same but for numbers and addresses."""
+        flags = self.goes_ahead, self.jacobians_are_shared
+        arrays = tuple(self.arena.regions)
+        owners = (*(one.kind for one in self.factors), *(one.kind for one in self.nodes))
+        return id(self.library), flags, arrays, owners
 
     @property
     def reduced(self) -> tuple[NodePlan, ...]:

@@ -72,8 +72,8 @@ class FactorBlocks:
         pair: Its arguments.
         types: Their types.
         number: (num_slots,) int32 block of each item.
-        weights: (num_slots, 2) of the storage type, of the item's block and of its transpose; None
-            where the arguments are of two types, or one and the same.
+        weights: (2 * num_slots,) of the storage type, of each item's block and of its transpose;
+            None where the arguments are of two types, or one and the same.
     """
 
     plan: FactorPlan
@@ -121,6 +121,13 @@ class Structure:
     windows: MixedWindows
     merged: Mapping[MixedTypes, MergedItems]
     tools: ArrayTools
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What structures have in common that are formed by the same launches."""
+        factors = [(id(one.plan.form), one.pair, one.weights is None) for one in self.factors]
+        fills = [(one.eliminated, one.types) for one in self.fills]
+        return *self.blocks, *factors, *fills, *self.merged
 
     @property
     def num_bytes(self) -> int:
@@ -215,7 +222,7 @@ def _factor_blocks(
         rows = nodes_of(tools, factor, pair.row.name)
         columns = nodes_of(tools, factor, pair.column.name)
         order = tools.xp.stack([rows >= columns, rows <= columns], axis=1)
-        weights = tools.send(order.astype(plan.types.storage.value))
+        weights = tools.send(order.astype(plan.types.storage.value)).reshape(-1)
     return FactorBlocks(factor, pair, coupling.types, number, weights)
 
 
