@@ -17,12 +17,23 @@ class Late:
 
     Attributes:
         now: Returns what it is at present.
+        address: Returns where it begins, of an array of the host, where that is known without it;
+            None: it is not.
     """
 
-    __slots__ = ("now",)
+    __slots__ = ("address", "now")
 
-    def __init__(self, now: Callable[[], Any]) -> None:
+    def __init__(self, now: Callable[[], Any], address: Callable[[], int] | None = None) -> None:
         self.now = now
+        self.address = address
+
+    @property
+    def number(self) -> int:
+        """What a launch on the host passes: an integer, or where an array begins."""
+        if self.address is not None:
+            return self.address()
+        value = self.now()
+        return value if isinstance(value, int) else int(value.ctypes.data)
 
 
 class Lates:
@@ -31,10 +42,12 @@ class Lates:
     def __init__(self) -> None:
         self._made: dict[Hashable, Late] = {}
 
-    def __call__(self, key: Hashable, now: Callable[[], Any]) -> Late:
-        """The value of a key; `now` is taken when it is first asked for."""
+    def __call__(
+        self, key: Hashable, now: Callable[[], Any], address: Callable[[], int] | None = None
+    ) -> Late:
+        """The value of a key, made by the other arguments when it is first asked for."""
         if key not in self._made:
-            self._made[key] = Late(now)
+            self._made[key] = Late(now, address)
         return self._made[key]
 
 

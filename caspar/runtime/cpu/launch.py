@@ -79,8 +79,7 @@ class CpuLaunch:
         """Write what is late anew; `numbers` has what was looked up already."""
         for late in self._looked_up:
             if late not in numbers:
-                value = late.now()
-                numbers[late] = value if isinstance(value, int) else value.ctypes.data
+                numbers[late] = late.number
         self.table[self._places] = [numbers[late] for late in self._late]
         self.kernel = at_present(self.chosen)
         size = numbers[self.size] if isinstance(self.size, Late) else self.size

@@ -291,6 +291,15 @@ class Plan:
         """Node types whose steps follow from the others'."""
         return tuple(plan for plan in self.nodes if plan.is_eliminated)
 
+    def address(self, key: ArrayKey) -> int:
+        """Where an array begins, on the host."""
+        return self._first_address + self.arena.regions[key].first_byte
+
+    @cached_property
+    def _first_address(self) -> int:
+        first = self.arena.regions[SolverPart.SCALARS].first_byte
+        return int(self.memory[SolverPart.SCALARS].ctypes.data) - first
+
     def scratch(self) -> Scratch:
         """Memory that is free while values are brought in or out."""
         return Scratch(self.library.backend, self.memory[Span.SCRATCH])

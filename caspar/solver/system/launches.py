@@ -26,10 +26,10 @@ from caspar.memory.array import Array
 from caspar.memory.binding import Binding, Late, Lates, at_present
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiling.node_tiles import NodeTiles
 from caspar.memory.tiling.tiles import TileIndex
-from caspar.runtime.backend import LateNumbers, LateSequence, Launch, LaunchSequence
+from caspar.runtime.backend import Kernel, LateNumbers, LateSequence, Launch, LaunchSequence
 from caspar.solver.plan.array_key import ArrayKey
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
 
@@ -64,13 +64,15 @@ class Binder:
     Attributes:
         plan: Memory and structure. Another one of the same kind may take its place, see
             `bind_again`.
+        can_bind_again: Whether the backend and the plan allow that.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._backend = plan.library.backend
         self._library = plan.library
-        self._sequences: WeakSet[LaunchSequence] = WeakSet()
+        self._sequences: WeakSet[LateSequence] = WeakSet()
+        self.can_bind_again = plan.shard is None
         self._late = Lates()
         self._scalars = {name: Binding(self._scalar(name), 1) for name in SCALARS}
         self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
@@ -91,30 +93,29 @@ class Binder:
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row. As long as it is used it is bound again with the others."""
         made = self._backend.sequence(launches)
-        self._sequences.add(made)
+        if isinstance(made, LateSequence):
+            self._sequences.add(made)
+        else:
+            self.can_bind_again = False
         return made
-
-    @property
-    def can_bind_again(self) -> bool:
-        """Whether another plan may take the place of this one."""
-        return self.plan.shard is None and all(
-            isinstance(one, LateSequence) for one in self._sequences
-        )
 
     def bind_again(self) -> None:
         """Bind all launches of sequences to what `plan` is now."""
         self._one_object.clear()
-        self._load_reductions()
         numbers: LateNumbers = {}
         for one in list(self._sequences):
-            assert isinstance(one, LateSequence)
             one.bind_again(numbers)
 
     def _array(self, key: ArrayKey) -> Late:
-        return self._late(key, lambda: self.plan.memory[key])
+        return self._late(key, lambda: self.plan.memory[key], lambda: self.plan.address(key))
 
     def _scalar(self, name: str) -> Late:
-        return self._late(("scalar", name), lambda: self.plan.scalar(name))
+        first_byte = SCALARS.index(name) * DType.FLOAT64.itemsize
+        return self._late(
+            ("scalar", name),
+            lambda: self.plan.scalar(name),
+            lambda: self.plan.address(SolverPart.SCALARS) + first_byte,
+        )
 
     def _num_nodes(self, name: str) -> Late:
         return self._late(("nodes", name), lambda: self.plan.node_plans[name].count)
@@ -504,11 +505,18 @@ class Binder:
         return self._one_object[num_sums]
 
     def _sum_of(self, plan: FactorPlan, argument: Argument, part: NodePart) -> LateSum:
-        factor = plan.factor.name
-        key = (factor, argument.name, part)
-        return LateSum(
-            self, self._late, key, lambda: self._sum(self.plan.factor_plans[factor], argument, part)
-        )
+        factor, name = plan.factor.name, argument.name
+        # products may have others than what is linearised
+        key = (factor, name, part is NodePart.PRODUCT)
+
+        def tiles(attribute: str) -> Late:
+            return self._late((key, attribute), lambda: getattr(now(), attribute))
+
+        def now() -> TileIndex | None:
+            return self._tiles(self.plan.factor_plans[factor], argument, part)
+
+        num_objects = self._num_nodes(argument.node_type.name)
+        return LateSum(self, self._sum(plan, argument, part), tiles, num_objects)
 
     def _bind_sum(
         self, plan: FactorPlan, argument: Argument, part: NodePart, *, reduced: bool
@@ -536,16 +544,16 @@ class Binder:
                 launches.append(self._sum_of(plan, argument, part).reduction(output, partials))
         return launches
 
-    def bind(self, kernel: str, bindings: Mapping[str, Binding], count: int | Late) -> Launch:
-        """A kernel of the solver with bindings of the caller's own."""
-        return self._backend.bind(self._library.kernel(kernel), bindings, count)
-
-    def bind_reduction(
-        self, spec: Callable[[], ReduceSpec], bindings: Mapping[str, Binding], count: Late
+    def bind(
+        self, kernel: str | Late, bindings: Mapping[str, Binding], count: int | Late
     ) -> Launch:
-        """The kernel that sums partials; which one suits depends on their number."""
-        kernel = Late(lambda: self._library.reduction(spec()))
-        return self._backend.bind(kernel, bindings, count)
+        """A kernel of the solver with bindings of the caller's own."""
+        bound = kernel if isinstance(kernel, Late) else self._library.kernel(kernel)
+        return self._backend.bind(bound, bindings, count)
+
+    def reduction(self, spec: ReduceSpec) -> Kernel:
+        """The kernel that sums partials."""
+        return self._library.reduction(spec)
 
 
 class LateSum:
@@ -553,39 +561,39 @@ class LateSum:
 
     Args:
         binder: Binds its launches.
-        late: Where what it looks up is kept.
-        key: Its own among these.
-        now: What it is at present.
+        sum_: What is summed, at present; its tiles and its number of objects may be others later.
+        tiles: Its tiles, by an attribute's name; that is looked up.
+        num_objects: Its objects.
     """
 
     def __init__(
-        self, binder: Binder, late: Lates, key: Hashable, now: Callable[[], SharedSum]
+        self, binder: Binder, sum_: SharedSum, tiles: Callable[[str], Late], num_objects: Late
     ) -> None:
         self._binder = binder
-        self._late = late
-        self._key = key
-        self._now = now
-
-    def _tiles(self) -> TileIndex:
-        tiles = self._now().tiles
-        assert tiles is not None
-        return tiles
-
-    def _of_tiles(self, name: str) -> Late:
-        """An attribute of the tiles."""
-        return self._late((self._key, name), lambda: getattr(self._tiles(), name))
+        self._sum = sum_
+        self._tiles = tiles
+        self._num_objects = num_objects
+        self._kernels: dict[int, Kernel] = {}
 
     def partials(self, memory: Late) -> Binding:
         """What a kernel adds to."""
         # what each access to partials asks for; those of one object for all items have an offset
-        fields = {name: self._of_tiles(name) for name in TILE_FIELDS}
-        return Binding(memory, self._of_tiles("num_partials"), fields={**fields, "offset": 0})
+        fields = {name: self._tiles(name) for name in TILE_FIELDS}
+        return Binding(memory, self._tiles("num_partials"), fields={**fields, "offset": 0})
 
     def reduction(self, output: Binding, memory: Late) -> Launch:
         """The launch that sums the partials."""
         bindings = {"partials": self.partials(memory), "output": output}
-        count = self._late((self._key, "objects"), lambda: self._now().num_objects)
-        return self._binder.bind_reduction(lambda: self._now().reductions[0], bindings, count)
+        return self._binder.bind(Late(self._kernel), bindings, self._num_objects)
+
+    def _kernel(self) -> Kernel:
+        """Which one suits depends on the number of partials."""
+        lanes = num_lanes(self._tiles("num_partials").now(), self._num_objects.now())
+        if lanes not in self._kernels:
+            one = self._sum
+            spec = ReduceSpec(one.dim, one.dtype, lanes, one.accumulate, one.rows)
+            self._kernels[lanes] = self._binder.reduction(spec)
+        return self._kernels[lanes]
 
 
 def _entry(now: Callable[[], Mapping[str, Any]], name: str) -> Any:

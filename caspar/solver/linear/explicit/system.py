@@ -3,7 +3,7 @@
 Once for each structure. The order of a solve: `form`, `write_entries`, a factorisation, `finish`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -208,11 +208,18 @@ class ExplicitSystem:
             if self._sums[place].tiles is None:
                 launches.append(self._adding(place, output))
                 continue
-            total = LateSum(self._binder, self._late, place, partial(self._sums_at, place))
+            total = self._late_sum(place, partial(self._sums_at, place))
             partials = self._array(place)
             launches.append(self._adding(place, total.partials(partials)))
             launches.append(total.reduction(output, partials))
         return launches
+
+    def _late_sum(self, key: Hashable, now: Callable[[], SharedSum]) -> LateSum:
+        def tiles(attribute: str) -> Late:
+            return self._late((key, attribute), lambda: getattr(now().tiles, attribute))
+
+        num_objects = self._late((key, "objects"), lambda: now().num_objects)
+        return LateSum(self._binder, now(), tiles, num_objects)
 
     def _number(self, place: int) -> Array:
         return self._parts[place].number
@@ -302,7 +309,7 @@ class ExplicitSystem:
         cleared = Late(lambda: self._memory[_Merged(types)].view(np.float32))
         launches = [self._binder.clear_array(cleared)]
         merged, is_summed = output, self._merges[types].tiles is not None
-        total = LateSum(self._binder, self._late, ("merge", types), lambda: self._merges[types])
+        total = self._late_sum(("merge", types), lambda: self._merges[types])
         partials = self._array(_Merged(types, are_partial=True))
         if is_summed:
             merged = total.partials(partials)
