@@ -17,10 +17,9 @@ class DType(Enum):
     FLOAT16 = "float16"
     """In memory only: kernels compute in the others."""
 
-    @property
-    def itemsize(self) -> int:
+    def __init__(self, name: str) -> None:
+        self.itemsize = {"float64": 8, "int64": 8, "uint16": 2, "float16": 2}.get(name, 4)
         """Bytes of one scalar."""
-        return {"float64": 8, "int64": 8, "uint16": 2, "float16": 2}.get(self.value, 4)
 
     @property
     def in_arrays(self) -> "DType":

@@ -227,9 +227,8 @@ class Plan:
     def kind(self) -> tuple[object, ...]:
         """What plans have in common whose launches are the same but for numbers and addresses."""
         flags = self.goes_ahead, self.jacobians_are_shared
-        arrays = tuple(self.arena.regions)
         owners = (*(one.kind for one in self.factors), *(one.kind for one in self.nodes))
-        return id(self.library), flags, arrays, owners
+        return id(self.library), flags, owners
 
     @property
     def reduced(self) -> tuple[NodePlan, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import numpy as np
@@ -74,6 +74,8 @@ class Binder:
         self._sequences: WeakSet[LateSequence] = WeakSet()
         self.can_bind_again = plan.shard is None
         self._late = Lates()
+        self._conversions: dict[tuple[Direction, ArrayKey], LateSequence] = {}
+        self._rows: Array = None
         self._scalars = {name: Binding(self._scalar(name), 1) for name in SCALARS}
         self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
         self._one_object: dict[int, TileIndex] = {}
@@ -147,8 +149,25 @@ class Binder:
             self._backend.copy(target, source)
             return
         kernel = self._library.kernel(ConvertSpec(direction, dim, dtype).name)
-        bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
-        self._backend.runner([self._backend.bind(kernel, bindings, count)])()
+        if not self.can_bind_again:
+            bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
+            self._backend.runner([self._backend.bind(kernel, bindings, count)])()
+            return
+        self._rows = rows
+        known = self._conversions.get((direction, key))
+        if known is None:
+            num_rows = Late(lambda: len(self._rows))
+            late = {
+                "rows": Binding(Late(lambda: self._rows), num_rows),
+                "blocked": Binding(self._array(key), num_rows),
+            }
+            launch = self._backend.bind(kernel, late, num_rows)
+            known = cast(LateSequence, self._backend.sequence([launch]))
+            self._conversions[direction, key] = known
+        else:
+            known.bind_again({})
+        known.run()
+        self._rows = None
 
     def clear(self, key: ArrayKey) -> Launch:
         """Zeros to a region."""

@@ -145,6 +145,17 @@ def _joined(xp: Any, parts: Sequence[tuple[Array, Array, Array]]) -> tuple[Array
     return owner, node, place
 
 
+def most_fill_pairs(plan: Plan) -> int:
+    """More than `num_fill_pairs`, by counts alone."""
+    windows = mixed_windows(plan).counts
+    most = 0
+    for eliminated in plan.eliminated:
+        name = eliminated.node.name
+        num_items = sum(count for types, count in windows.items() if types[0] == name)
+        most += num_items * (num_items + 1) // 2
+    return most
+
+
 def num_fill_pairs(plan: Plan) -> int:
     """Pairs that the matrix has a product for, each item with itself too."""
     num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
