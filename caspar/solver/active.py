@@ -29,6 +29,10 @@ from caspar.solver.iterated import System
 from caspar.solver.solver_kernels import SolverKernels
 
 
+MAX_BESIDE = 3
+"""Sets of factors, beside the last one used, whose systems of small problems are kept."""
+
+
 class Prepares(Protocol):
     """Makes systems and keeps the last one: `preparation`, or `shards.preparation`."""
 
@@ -36,6 +40,9 @@ class Prepares(Protocol):
 
     def release(self) -> None:
         """Let go of what is kept."""
+
+    def make_room(self) -> None:
+        """Let go of what is kept of a large problem."""
 
     def memory_table(self) -> str | None:
         """What is kept; None: nothing."""
@@ -80,7 +87,7 @@ class Active:
 class Preparations:
     """A `Preparation` for each set of factors with each set of weights and scales by instance.
 
-    Only the last one used keeps memory.
+    The last one used keeps memory, and a few used before it that of small problems.
 
     Args:
         backend: Where arrays are, unless they are on the host.
@@ -135,11 +142,14 @@ class Preparations:
             if key not in self._made:
                 made = self._part(recipe)
                 self._made[key] = replace(made, held=held, given=given)
-            chosen = self._last = self._made[key]
-            for other in self._made.values():
-                if other is not chosen:
-                    # its memory goes before there is another
-                    other.preparation.release()
+            # the most recently used one is last
+            chosen = self._made[key] = self._last = self._made.pop(key)
+            *earlier, _ = self._made.values()
+            for other in earlier:
+                # its memory goes before there is another
+                other.preparation.make_room()
+            for other in earlier[:-MAX_BESIDE]:
+                other.preparation.release()
         return chosen
 
     def add_backlog(self, time_s: float) -> None:

@@ -109,6 +109,10 @@ class RankedPreparation:
         self._whole.release()
         self._own.release()
 
+    def make_room(self) -> None:
+        """Forget the systems: what several ranks share is large."""
+        self.release()
+
     def memory_table(self) -> str | None:
         """What this rank keeps of the last solve; None before it."""
         found = self._own.memory_table()

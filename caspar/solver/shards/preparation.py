@@ -59,6 +59,10 @@ class ShardedPreparation:
             preparation.release()
         self._table = None
 
+    def make_room(self) -> None:
+        """Forget all systems: what several devices share is large."""
+        self.release()
+
     def memory_table(self) -> str | None:
         """What is kept of the last solve; None before it."""
         return self._whole.memory_table() if self._table is None else self._table
