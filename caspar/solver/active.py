@@ -28,7 +28,6 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
 from caspar.solver.solver_kernels import SolverKernels
 
-
 MAX_BESIDE = 3
 """Sets of factors, beside the last one used, whose systems of small problems are kept."""
 

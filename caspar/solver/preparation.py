@@ -21,21 +21,14 @@ from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.linear.hand_over import HandOver
-from caspar.solver.linear.method import LinearSolver, LinearSystem
-from caspar.solver.linear.methods import (
-    make_solvers,
-    methods_for,
-    suggested_preconditioner,
-)
+from caspar.solver.linear.method import LinearSystem
+from caspar.solver.linear.methods import methods_for, solvers_for
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
 from caspar.solver.plan.shard import Shard
-from caspar.solver.result.quantities import bytes_text
 from caspar.solver.solver_kernels import SolverKernels
-from caspar.solver.system.launches import Binder
-from caspar.solver.system.phases import Phases, bound_phases
+from caspar.solver.system.phases import bound_phases
 
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
@@ -101,12 +94,8 @@ class Preparation:
         with self._lock:
             if len(self._kept) == 0:
                 return None
-            *others, last = self._kept
-            table = last.system.memory_table()
-            if len(others) > 0:
-                num_bytes = sum(one.system.num_bytes for one in others)
-                table += f"\nand systems of {len(others)} other structures: {bytes_text(num_bytes)}"
-            return table
+            *others, last = (one.system for one in self._kept)
+            return last.memory_table(others)
 
     @contextmanager
     def system(self, problem: Problem, shard: Shard | None = None) -> Iterator[NormalEquations]:
@@ -198,12 +187,14 @@ class Preparation:
             of_kind = (one for one in self._kept if one.system.plan.kind == kind)
             oldest = next(of_kind, self._kept[0])
             self._kept.remove(oldest)
-        system = oldest.system
-
-        def solvers(binder: Binder, phases: Phases, usual: LinearSolver) -> tuple[HandOver, str]:
-            return self._solvers(design, plan, binder, phases, usual)
-
-        return system if system.renewed(plan, solvers) else None
+        load = partial(self.kernels.load, design, plan.library)
+        is_renewed = oldest.system.renewed(
+            plan,
+            lambda binder, phases, usual: solvers_for(
+                LinearSystem(self.recipe, design, plan, binder, phases, load, usual)
+            ),
+        )
+        return oldest.system if is_renewed else None
 
     def _timed(self, design: SolverDesign, plan: Plan) -> NormalEquations:
         """A new system; what it has compiled counts as compiling."""
@@ -221,23 +212,10 @@ class Preparation:
         return made
 
     def _bind(self, design: SolverDesign, plan: Plan) -> NormalEquations:
-        binder, phases = bound_phases(plan)
-        solvers, stronger = self._solvers(design, plan, binder, phases, None)
-        return NormalEquations(plan, binder, phases, solvers, stronger)
-
-    def _solvers(
-        self,
-        design: SolverDesign,
-        plan: Plan,
-        binder: Binder,
-        phases: Phases,
-        earlier: LinearSolver | None,
-    ) -> tuple[HandOver, str]:
-        """What solves a system, and what users may ask for instead."""
         load = partial(self.kernels.load, design, plan.library)
-        system = LinearSystem(self.recipe, design, plan, binder, phases, load, earlier)
-        solvers = make_solvers(system)
-        return solvers, suggested_preconditioner(self.recipe, design, solvers.current.name)
+        binder, phases = bound_phases(plan)
+        system = LinearSystem(self.recipe, design, plan, binder, phases, load)
+        return NormalEquations(plan, binder, phases, *solvers_for(system))
 
     def _signature(self, problem: Problem, shard: Shard | None) -> Signature:
         indices = []

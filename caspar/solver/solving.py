@@ -182,7 +182,7 @@ class Solving:
         on_parts: tuple[str, ...] = ()
         if opened.together is None:
             on_parts = self._on_parts.of(
-                system, active.recipe.factors, active.recipe.nodes, problem
+                system.plan, active.recipe.factors, active.recipe.nodes, problem
             )
         remarks = (
             *active.remarks,

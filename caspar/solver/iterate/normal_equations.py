@@ -11,7 +11,7 @@ knows whether it will be accepted, and the linear solve begins with the damping 
 after it nothing is done ahead until one is accepted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
@@ -30,7 +30,6 @@ from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
-from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
@@ -88,7 +87,7 @@ class NormalEquations:
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
 
     def renewed(
-        self, plan: Plan, make: Callable[[Binder, Phases, LinearSolver], tuple[HandOver, str]]
+        self, plan: Plan, make: Callable[[Binder, Phases, Any], tuple[HandOver, str]]
     ) -> bool:
         """Take another plan, and bind the launches again.
 
@@ -99,8 +98,9 @@ class NormalEquations:
         Returns:
             False: it is of another kind, and a system has to be made; this one is lost.
         """
-        is_usual = self.solvers.current is self._usual and self._usual.is_direct
-        if not (is_usual and self._binder.can_bind_again and plan.kind == self.plan.kind):
+        if not (
+            self._usual.is_direct and self._binder.can_bind_again and plan.kind == self.plan.kind
+        ):
             return False
         self._binder.plan = plan
         phases, usual = Phases(plan, self._binder), self._usual
@@ -166,11 +166,12 @@ class NormalEquations:
         """Bytes of the plan and of the linear solver."""
         return self.plan.num_bytes + self.solvers.num_bytes
 
-    def memory_table(self) -> str:
-        """What the plan and the linear solver hold."""
+    def memory_table(self, others: Iterable["NormalEquations"] = ()) -> str:
+        """What the plan and the linear solver hold, and together what other systems do."""
         held = "matrix, without its factor" if self.solvers.current.is_direct else "preconditioner"
         part = f"{self.solvers.current.name}: {held}"
-        return memory_table(self.plan, part, self.solvers.num_bytes)
+        beside = [other.num_bytes for other in others]
+        return memory_table(self.plan, part, self.solvers.num_bytes, beside)
 
     def uploader(self) -> Callable[[Array], Array]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""

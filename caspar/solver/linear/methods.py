@@ -72,6 +72,16 @@ def suggested_preconditioner(recipe: Recipe, design: SolverDesign, linear_solver
     return ""
 
 
+def solvers_for(system: LinearSystem) -> tuple[HandOver, str]:
+    """What solves a system, and the stronger preconditioner that users may ask for, if any.
+
+    Raises:
+        OutOfMemoryError, BackendError: As `make_linear_solver`.
+    """
+    made = make_solvers(system)
+    return made, suggested_preconditioner(system.recipe, system.design, made.current.name)
+
+
 def make_solvers(system: LinearSystem) -> HandOver:
     """The solver, and the factorisation that may take its place where `auto` chose it.
 

@@ -13,7 +13,7 @@ from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, Trac
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.partials import MAX_SLOTS, num_slots
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_tiles import NodeOrder
+from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import ArenaPlan, Scratch
@@ -84,6 +84,12 @@ class FactorPlan:
     def key(self, part: NodePart | FactorPart, argument: Argument | None = None) -> OwnedPart:
         """What its arrays are asked by: constants and partial sums with the argument."""
         return OwnedPart(part, self.factor.name, "" if argument is None else argument.name)
+
+    @property
+    def node_tiles(self) -> NodeTiles:
+        """Those of a factor that has an eliminated node."""
+        assert self.order.node_tiles is not None
+        return self.order.node_tiles
 
     @property
     def constants(self) -> tuple[Argument, ...]:

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 import numpy as np
 
-from caspar.equations.factor_kernels import exact_role
 from caspar.equations.parts import LIMITS, REDUCED, FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import ROUNDED_VALUE
@@ -26,12 +25,11 @@ from caspar.memory.array import Array
 from caspar.memory.binding import Binding, Late, Lates, at_present
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.reduce import ReduceSpec, num_lanes
-from caspar.memory.tiling.node_tiles import NodeTiles
 from caspar.memory.tiling.tiles import TileIndex
-from caspar.runtime.backend import Kernel, LateNumbers, LateSequence, Launch, LaunchSequence
+from caspar.runtime.backend import LateNumbers, LateSequence, Launch, LaunchSequence
 from caspar.solver.plan.array_key import ArrayKey
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
+from caspar.solver.system.late_sum import LateSum
 
 NOTHING: Mapping[str, Binding] = {}
 
@@ -43,16 +41,6 @@ LINEARIZED_ROLES = ("scale", "factorize")
 
 REDUCED_ROLES = ("start", "begin_direct")
 """Kernels of a node type that take the gradient of the reduced system."""
-
-TILE_FIELDS = (
-    "slot",
-    "position",
-    "tile_start",
-    "segment_end",
-    "object_start",
-    "object_partials",
-)
-"""What kernels that sum through partials need of a `TileIndex`."""
 
 NODE_TOTALS = (SolverPart.CURVATURES, SolverPart.DESCENTS, SolverPart.MODELS)
 """Sums over all items that kernels of node types add to."""
@@ -284,7 +272,7 @@ class Binder:
 
     def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
         """Gradients, and diagonal blocks or their diagonals."""
-        role = self.exact_role(plan, "linearize") if exact else "linearize"
+        role = self._library.exact_role(plan.factor.name, "linearize") if exact else "linearize"
         parts = [plan.form.linearized(argument) for argument in plan.reduced]
         all_parts = tuple(dict.fromkeys(chain.from_iterable(parts)))
         bindings = self._with_sums(plan, all_parts)
@@ -329,15 +317,9 @@ class Binder:
             bindings[NodePart.DIRECTION.of(argument)] = self._node_binding(plan, argument, vector)
         return self._bind(plan, "gather", bindings)
 
-    def exact_role(self, plan: FactorPlan, role: str) -> str:
-        """A kernel with Jacobians in float64, if there is one, else the usual one."""
-        exact = exact_role(role)
-        has_one = self._library.has_kernel_of(plan.factor.name, exact)
-        return exact if has_one else role
-
     def inner(self, plan: FactorPlan) -> Launch:
         """Steps of the eliminated nodes alone, from `candidate`."""
-        eliminated, exchange = plan.form.eliminated_argument, self._exchange(plan)
+        eliminated, exchange = plan.form.eliminated_argument, self._exchange(plan.factor.name)
         bindings = {**self.scalars(), **self._arguments(plan, NodePart.CANDIDATE)}
         for part in self._masks(plan):
             binding = self._node_binding(plan, eliminated, part)
@@ -361,35 +343,38 @@ class Binder:
         name = plan.factor.name
         kernel = self._library.kernel_of(name, role)
         if kernel.source.stretches and plan.order.node_tiles is not None:
-            num_resident = self._backend.resident_blocks(kernel)
-
-            def num_blocks() -> int:
-                return self._tiles_of(name).num_stretches(num_resident)
-
-            bindings = {**bindings, TILES: Binding(
-                self._late(("tile items", name), lambda: self._tiles_of(name).tile_items),
-                self._late(("stretches", name, role), num_blocks),
-                fields=self._fields(
-                    ("stretch", name, role),
-                    lambda: self._tiles_of(name).stretch_fields(num_blocks()),
-                ),
-            )}  # fmt: skip
+            taken = self._stretches(name, role, self._backend.resident_blocks(kernel))
+            bindings = {**bindings, TILES: taken}
         return self._backend.bind(kernel, bindings, self._num_items(name))
 
-    def _tiles_of(self, factor: str) -> NodeTiles:
-        """Node tiles of a factor that has some."""
-        tiles = self.plan.factor_plans[factor].order.node_tiles
-        assert tiles is not None
-        return tiles
+    def _stretches(self, factor: str, role: str, num_resident: int) -> Binding:
+        """Node tiles of a kernel whose blocks take several of them."""
 
-    def _exchange(self, plan: FactorPlan) -> Binding:
+        def num_blocks() -> int:
+            return self.plan.factor_plans[factor].node_tiles.num_stretches(num_resident)
+
+        def fields() -> Mapping[str, Any]:
+            return self.plan.factor_plans[factor].node_tiles.stretch_fields(num_blocks())
+
+        return Binding(
+            self._of_tiles(factor, "tile_items"),
+            self._late(("stretches", factor, role), num_blocks),
+            fields=self._fields(("stretch", factor, role), fields),
+        )
+
+    def _of_tiles(self, factor: str, name: str) -> Late:
+        """An attribute of node tiles."""
+        return self._late(
+            ("node tiles", factor, name),
+            lambda: getattr(self.plan.factor_plans[factor].node_tiles, name),
+        )
+
+    def _exchange(self, factor: str) -> Binding:
         """What items of an eliminated node exchange their values by."""
-        name = plan.factor.name
-        items = self._late(("node items", name), lambda: self._tiles_of(name).node_items)
-        return Binding(items, 0, fields=self._node_fields(name))
+        return Binding(self._of_tiles(factor, "node_items"), 0, fields=self._node_fields(factor))
 
     def _node_fields(self, factor: str) -> dict[str, Late]:
-        return self._fields(("node fields", factor), lambda: self._tiles_of(factor).node_fields)
+        return self._fields(("node fields", factor), self._of_tiles(factor, "node_fields").now)
 
     def _arguments(self, plan: FactorPlan, state: NodePart) -> dict[str, Binding]:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
@@ -408,9 +393,9 @@ class Binder:
                 bindings[part.text] = Binding(self._array(plan.key(part)), self._num_items(name))
         if plan.order.node_tiles is not None:
             bindings[TILES] = Binding(
-                self._late(("tile items", name), lambda: self._tiles_of(name).tile_items),
-                self._late(("groups", name), lambda: self._tiles_of(name).num_groups),
-                fields=self._fields(("tile fields", name), lambda: self._tiles_of(name).fields),
+                self._of_tiles(name, "tile_items"),
+                self._of_tiles(name, "num_groups"),
+                fields=self._fields(("tile fields", name), self._of_tiles(name, "fields").now),
             )
         return bindings
 
@@ -469,7 +454,7 @@ class Binder:
             binding = self._node_binding(plan, argument, part)
             bindings[part.of(argument)] = binding.with_fields(placed)
         for exchanged in ("sum", "spread"):
-            bindings[argument.part(exchanged)] = self._exchange(plan)
+            bindings[argument.part(exchanged)] = self._exchange(plan.factor.name)
 
     @staticmethod
     def _masks(plan: FactorPlan) -> tuple[NodePart, ...]:
@@ -535,7 +520,9 @@ class Binder:
             return self._tiles(self.plan.factor_plans[factor], argument, part)
 
         num_objects = self._num_nodes(argument.node_type.name)
-        return LateSum(self, self._sum(plan, argument, part), tiles, num_objects)
+        return LateSum(
+            self.bind, self._library.reduction, self._sum(plan, argument, part), tiles, num_objects
+        )
 
     def _bind_sum(
         self, plan: FactorPlan, argument: Argument, part: NodePart, *, reduced: bool
@@ -569,50 +556,6 @@ class Binder:
         """A kernel of the solver with bindings of the caller's own."""
         bound = kernel if isinstance(kernel, Late) else self._library.kernel(kernel)
         return self._backend.bind(bound, bindings, count)
-
-    def reduction(self, spec: ReduceSpec) -> Kernel:
-        """The kernel that sums partials."""
-        return self._library.reduction(spec)
-
-
-class LateSum:
-    """A sum over items that share an object, through partials.
-
-    Args:
-        binder: Binds its launches.
-        sum_: What is summed, at present; its tiles and its number of objects may be others later.
-        tiles: Its tiles, by an attribute's name; that is looked up.
-        num_objects: Its objects.
-    """
-
-    def __init__(
-        self, binder: Binder, sum_: SharedSum, tiles: Callable[[str], Late], num_objects: Late
-    ) -> None:
-        self._binder = binder
-        self._sum = sum_
-        self._tiles = tiles
-        self._num_objects = num_objects
-        self._kernels: dict[int, Kernel] = {}
-
-    def partials(self, memory: Late) -> Binding:
-        """What a kernel adds to."""
-        # what each access to partials asks for; those of one object for all items have an offset
-        fields = {name: self._tiles(name) for name in TILE_FIELDS}
-        return Binding(memory, self._tiles("num_partials"), fields={**fields, "offset": 0})
-
-    def reduction(self, output: Binding, memory: Late) -> Launch:
-        """The launch that sums the partials."""
-        bindings = {"partials": self.partials(memory), "output": output}
-        return self._binder.bind(Late(self._kernel), bindings, self._num_objects)
-
-    def _kernel(self) -> Kernel:
-        """Which one suits depends on the number of partials."""
-        lanes = num_lanes(self._tiles("num_partials").now(), self._num_objects.now())
-        if lanes not in self._kernels:
-            one = self._sum
-            spec = ReduceSpec(one.dim, one.dtype, lanes, one.accumulate, one.rows)
-            self._kernels[lanes] = self._binder.reduction(spec)
-        return self._kernels[lanes]
 
 
 def _entry(now: Callable[[], Mapping[str, Any]], name: str) -> Any:

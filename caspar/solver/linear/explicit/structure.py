@@ -31,6 +31,10 @@ TypePair = tuple[str, str]
 """Names of the node types of the rows and of the columns of a block."""
 
 
+SMALL_TABLE = 1 << 14
+"""Entries of a table that takes less time than sorting a few numbers."""
+
+
 @dataclass(frozen=True)
 class BlockList:
     """The blocks of two node types.
@@ -324,7 +328,7 @@ def _block_lists(
 
 def _distinct(xp: Any, keys: Array, size: int) -> Array:
     """Return which of the numbers below `size` are among the keys, ascending."""
-    if size > keys.shape[0]:
+    if size > max(keys.shape[0], SMALL_TABLE):
         return xp.unique(keys)
     is_there = xp.zeros(size, dtype=np.bool_)
     is_there[keys] = True
@@ -336,7 +340,7 @@ def _block_numbers(xp: Any, coupling: _Coupling, blocks: BlockList) -> Array:
     key = coupling.rows * blocks.column.count + coupling.columns
     known = blocks.rows * blocks.column.count + blocks.columns
     size = blocks.row.count * blocks.column.count
-    if size <= key.shape[0]:
+    if size <= max(key.shape[0], SMALL_TABLE):
         table = xp.zeros(size, dtype=np.int64)
         table[known] = xp.arange(known.shape[0])
         place = table[key]

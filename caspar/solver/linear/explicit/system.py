@@ -37,7 +37,8 @@ from caspar.solver.linear.explicit.structure import (
 from caspar.solver.plan.arena import ArenaPlan
 from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
-from caspar.solver.system.launches import Binder, LateSum
+from caspar.solver.system.late_sum import LateSum
+from caspar.solver.system.launches import Binder
 
 
 class _Vector(Enum):
@@ -219,7 +220,7 @@ class ExplicitSystem:
             return self._late((key, attribute), lambda: getattr(now().tiles, attribute))
 
         num_objects = self._late((key, "objects"), lambda: now().num_objects)
-        return LateSum(self._binder, now(), tiles, num_objects)
+        return LateSum(self._binder.bind, self._plan.library.reduction, now(), tiles, num_objects)
 
     def _number(self, place: int) -> Array:
         return self._parts[place].number
@@ -266,7 +267,7 @@ class ExplicitSystem:
                 weights = Late(lambda: cast(FactorBlocks, self._parts[place]).weights)
                 count = Late(lambda: cast(FactorBlocks, self._parts[place]).plan.count)
                 bindings["pair_order"] = Binding(weights, count)
-            role = self._binder.exact_role(part.plan, part.pair.role)
+            role = self._plan.library.exact_role(part.plan.factor.name, part.pair.role)
             return self._binder.pair(part.plan, role, bindings)
         rows, columns = ((part.eliminated, name) for name in part.types)
         eliminated, row, column = (
