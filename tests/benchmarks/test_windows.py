@@ -7,6 +7,7 @@ import caspar
 from benchmarks.windows import WINDOWS, Row, Window, measure, page
 
 
+@pytest.mark.filterwarnings("ignore:node type")
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.name)
 def test_windows_are_solved(window: Window) -> None:
     rng = np.random.default_rng(1)

@@ -46,7 +46,7 @@ def memory_table(
         rows.append(_outside(linear_part, linear_bytes))
     rows.append(_outside("together", plan.num_bytes + linear_bytes))
     if len(beside) > 0:
-        rows.append(_outside(f"beside it: {len(beside)} other structures", sum(beside)))
+        rows.append(_outside(f"beside it: {len(beside)} others", sum(beside)))
     table = Table(box=LINE_UNDER_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in NUMBERS else "left")

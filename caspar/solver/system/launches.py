@@ -520,9 +520,11 @@ class Binder:
             return self._tiles(self.plan.factor_plans[factor], argument, part)
 
         num_objects = self._num_nodes(argument.node_type.name)
-        return LateSum(
-            self.bind, self._library.reduction, self._sum(plan, argument, part), tiles, num_objects
-        )
+        return self.late_sum(self._sum(plan, argument, part), tiles, num_objects)
+
+    def late_sum(self, sum_: SharedSum, tiles: Callable[[str], Late], num_objects: Late) -> LateSum:
+        """A sum through partials, whose launches are bound here."""
+        return LateSum(self.bind, self._library.reduction, sum_, tiles, num_objects)
 
     def _bind_sum(
         self, plan: FactorPlan, argument: Argument, part: NodePart, *, reduced: bool

@@ -205,7 +205,7 @@ def test_several_structures_are_kept(backend: str, num_plans: Callable[[], int])
     given = [arrays, *(CHANGES[name](arrays) for name in ("one index", "one factor less"))]
     made = fresh(backend=backend)
     first = [made.solve(one) for one in given]
-    assert "beside it: 2 other structures" in str(made.memory_table())
+    assert "beside it: 2 others" in str(made.memory_table())
     for one, wanted in zip(given, first, strict=True):
         assert_same_result(made.solve(one), wanted)
     assert num_plans() == 3
@@ -226,7 +226,7 @@ def test_of_large_problems_one_is_kept(
         made.solve(given)
     assert num_plans() == 6
     assert num_renewed() == 0
-    assert "other structures" not in str(made.memory_table())
+    assert "beside it" not in str(made.memory_table())
 
 
 class TestConstants:

@@ -37,7 +37,6 @@ from caspar.solver.linear.explicit.structure import (
 from caspar.solver.plan.arena import ArenaPlan
 from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
-from caspar.solver.system.late_sum import LateSum
 from caspar.solver.system.launches import Binder
 
 
@@ -209,18 +208,22 @@ class ExplicitSystem:
             if self._sums[place].tiles is None:
                 launches.append(self._adding(place, output))
                 continue
-            total = self._late_sum(place, partial(self._sums_at, place))
+            tiles, count = self._tiles_of(place, partial(self._sums_at, place))
+            total = self._binder.late_sum(self._sums[place], tiles, count)
             partials = self._array(place)
             launches.append(self._adding(place, total.partials(partials)))
             launches.append(total.reduction(output, partials))
         return launches
 
-    def _late_sum(self, key: Hashable, now: Callable[[], SharedSum]) -> LateSum:
+    def _tiles_of(
+        self, key: Hashable, now: Callable[[], SharedSum]
+    ) -> tuple[Callable[[str], Late], Late]:
+        """Where attributes of the tiles of a sum, and the number of its objects, are found."""
+
         def tiles(attribute: str) -> Late:
             return self._late((key, attribute), lambda: getattr(now().tiles, attribute))
 
-        num_objects = self._late((key, "objects"), lambda: now().num_objects)
-        return LateSum(self._binder.bind, self._plan.library.reduction, now(), tiles, num_objects)
+        return tiles, self._late((key, "objects"), lambda: now().num_objects)
 
     def _number(self, place: int) -> Array:
         return self._parts[place].number
@@ -310,7 +313,8 @@ class ExplicitSystem:
         cleared = Late(lambda: self._memory[_Merged(types)].view(np.float32))
         launches = [self._binder.clear_array(cleared)]
         merged, is_summed = output, self._merges[types].tiles is not None
-        total = self._late_sum(("merge", types), lambda: self._merges[types])
+        tiles, num_sums = self._tiles_of(("merge", types), lambda: self._merges[types])
+        total = self._binder.late_sum(self._merges[types], tiles, num_sums)
         partials = self._array(_Merged(types, are_partial=True))
         if is_summed:
             merged = total.partials(partials)
