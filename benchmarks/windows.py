@@ -211,7 +211,6 @@ class Row:
     name: str
     same_ms: float
     new_ms: float
-    setup_ms: float
     gtsam_ms: float | None
     most_apart: float
     """Largest relative difference of the costs of both."""
@@ -230,15 +229,14 @@ def measure(window: Window, num_solves: int, gtsam: Any) -> Row:
         same_ms = _median_ms(lambda _: solver.solve(problems[0]), problems)
         results: list[caspar.SolveResult] = []
         new_ms = _median_ms(lambda arrays: results.append(solver.solve(arrays)), problems)
-    setup_ms = 1e3 * statistics.median(result.setup_time_s for result in results)
     if gtsam is None:
-        return Row(window.name, same_ms, new_ms, setup_ms, None, 0.0)
+        return Row(window.name, same_ms, new_ms, None, 0.0)
     costs: list[float] = []
     gtsam_ms = _median_ms(lambda arrays: costs.append(window.by_gtsam(gtsam, arrays)), problems)
     apart = [
         abs(result.final_cost - cost) / cost for result, cost in zip(results, costs, strict=True)
     ]
-    return Row(window.name, same_ms, new_ms, setup_ms, gtsam_ms, max(apart))
+    return Row(window.name, same_ms, new_ms, gtsam_ms, max(apart))
 
 
 def _median_ms(work: Callable[[Arrays], object], problems: Sequence[Arrays]) -> float:
@@ -256,20 +254,18 @@ def page(rows: Sequence[Row]) -> str:
     lines += [f"* {key}: {text}" for key, text in environment("processor").items()]
     lines += [
         "",
-        "| window | same | new | of which setup | GTSAM, new | new / GTSAM | costs apart |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| window | same | new | GTSAM, new | new / GTSAM | costs apart |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         beside = "| | |"
         if row.gtsam_ms is not None:
             ratio = row.new_ms / row.gtsam_ms
             beside = f"| {row.gtsam_ms:.1f} | {ratio:.2f} | {row.most_apart:.0e}"
-        lines.append(
-            f"| {row.name} | {row.same_ms:.1f} | {row.new_ms:.1f} | {row.setup_ms:.1f} {beside} |"
-        )
+        lines.append(f"| {row.name} | {row.same_ms:.1f} | {row.new_ms:.1f} {beside} |")
     lines += [
         "",
-        "Milliseconds of the processor for a whole call, medians; the setup by the clock. *Same*: "
+        "Milliseconds of the processor for a whole call, medians. *Same*: "
         "one problem again; *new*: other counts and indices in every call. GTSAM's include "
         "building its graph in Python.",
     ]

@@ -19,10 +19,10 @@ def test_windows_are_solved(window: Window) -> None:
         assert result.final_cost < 0.5 * result.initial_cost
     row = measure(window, 2, None)
     assert row.gtsam_ms is None
-    assert min(row.same_ms, row.new_ms, row.setup_ms) > 0.0
+    assert min(row.same_ms, row.new_ms) > 0.0
 
 
 def test_the_page_has_ratios() -> None:
-    text = page([Row("window", 1.0, 2.0, 0.5, 8.0, 1e-6), Row("alone", 1.0, 2.0, 0.5, None, 0.0)])
-    assert "| window | 1.0 | 2.0 | 0.5 | 8.0 | 0.25 | 1e-06 |" in text
-    assert "| alone | 1.0 | 2.0 | 0.5 | | | |" in text
+    text = page([Row("window", 1.0, 2.0, 8.0, 1e-6), Row("alone", 1.0, 2.0, None, 0.0)])
+    assert "| window | 1.0 | 2.0 | 8.0 | 0.25 | 1e-06 |" in text
+    assert "| alone | 1.0 | 2.0 | | | |" in text
