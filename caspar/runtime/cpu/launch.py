@@ -43,23 +43,23 @@ class CpuLaunch:
         table: (num_params,) int64: addresses and integers.
         num_tiles: Tiles to run.
         sources: What the table is made of.
-        chosen: The kernel, or which one it is at present.
-        size: Items, or groups of node tiles.
+        chosen: Which kernel it is at present; None: always the same.
+        size: Items, or groups of node tiles; None: always as many tiles.
     """
 
     kernel: CpuKernel
     table: NDArray[np.int64]
     num_tiles: int
     sources: Sequence[int | Array | Late]
-    chosen: Kernel | Late
-    size: int | Late
+    chosen: Late | None = None
+    size: Late | None = None
 
     def __post_init__(self) -> None:
         """Find what is late."""
         late = [(place, one) for place, one in enumerate(self.sources) if isinstance(one, Late)]
         self._places = np.array([place for place, _ in late], dtype=np.intp)
         self._late = [one for _, one in late]
-        self._looked_up = [*self._late, *([self.size] if isinstance(self.size, Late) else [])]
+        self._looked_up = [*self._late, *([] if self.size is None else [self.size])]
 
     @property
     def values(self) -> tuple[int | Array, ...]:
@@ -81,9 +81,10 @@ class CpuLaunch:
             if late not in numbers:
                 numbers[late] = late.number
         self.table[self._places] = [numbers[late] for late in self._late]
-        self.kernel = at_present(self.chosen)
-        size = numbers[self.size] if isinstance(self.size, Late) else self.size
-        self.num_tiles = _num_tiles(self.kernel, size)
+        if self.chosen is not None:
+            self.kernel = self.chosen.now()
+        if self.size is not None:
+            self.num_tiles = _num_tiles(self.kernel, numbers[self.size])
 
     def run(self) -> None:
         """Run every tile."""
@@ -100,7 +101,8 @@ def bound_launch(
     table = [value if isinstance(value, int) else value.ctypes.data for value in values]
     size = bindings[TILES].length if kernel.source.tiled else count
     num_tiles = _num_tiles(kernel, at_present(size))
-    return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, sources, chosen, size)
+    late = [one if isinstance(one, Late) else None for one in (chosen, size)]
+    return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, sources, *late)
 
 
 def _num_tiles(kernel: CpuKernel, size: int) -> int:
