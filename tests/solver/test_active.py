@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.errors import InputError
 from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.limits import Limits
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
 from tests.solver.linear.linear_cases import (
     drift,
@@ -127,9 +128,15 @@ class Counted(CpuBackend):
         return sum(arena() is not None for arena in self._arenas)
 
 
+ONE_AT_A_TIME = Limits(max_items_beside=0)
+"""Of large problems."""
+
+
 def test_a_problem_that_grows_and_shrinks() -> None:
     backend = Counted()
-    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
+    made = caspar.Solver(
+        (between, anchor), backend=backend, linear_solver="pcg", limits=ONE_AT_A_TIME
+    )
     whole = made.solve(GRID)
     assert backend.num_held == 1
     table = made.memory_table()
@@ -197,10 +204,24 @@ def test_a_factor_that_names_what_is_eliminated_first(linear_solver: str) -> Non
 
 def test_solves_inside_each_other_leave_one_plan() -> None:
     backend = Counted()
-    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
+    made = caspar.Solver(
+        (between, anchor), backend=backend, linear_solver="pcg", limits=ONE_AT_A_TIME
+    )
     made.solve(GRID, on_iteration=lambda _: not made.solve(NO_BETWEEN).status.is_success)
     made.solve(GRID)
     assert backend.num_held == 1
+    made.release()
+    assert backend.num_held == 0
+
+
+def test_small_problems_of_other_factors_are_kept() -> None:
+    backend = Counted()
+    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
+    whole, part = made.solve(GRID), made.solve(NO_BETWEEN)
+    assert backend.num_held == 2
+    assert_same_values(made.solve(GRID).values, whole.values)
+    assert_same_values(made.solve(NO_BETWEEN).values, part.values)
+    assert backend.num_held == 2
     made.release()
     assert backend.num_held == 0
 

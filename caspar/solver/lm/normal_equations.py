@@ -15,7 +15,7 @@ Their launches add up what has to be added up (`shared_sums`), so that all hold 
 what the host reads besides goes through `communicator`, and is the same on all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from caspar.ir.dtype import DType
 from caspar.runtime.group.member import Communicator, Group
 from caspar.solver.input.problem import Problem
 from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
+from caspar.solver.linear.method import LinearSolver
 from caspar.solver.lm.derivative_sizes import (
     DerivativeLook,
     DerivativeSizes,
@@ -181,30 +182,61 @@ class NormalEquations:
     """
 
     def __init__(self, plan: Plan, binder: Binder, phases: Phases, solvers: HandOver) -> None:
+        self._backend = plan.library.backend
+        self._binder = binder
+        self._is_bounded = any(node.is_bounded for node in plan.nodes)
+        self._candidate_launches = phases.candidate()
+        self._take(plan, phases, solvers)
+        sequence = binder.sequence
+        self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
+        self._begin_by(exact=solvers.current.is_direct)
+        self._candidate = sequence(self._candidate_launches)
+        self._accept = sequence(phases.accept())
+        self._restore = sequence(phases.restore())
+        self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
+
+    def _take(self, plan: Plan, phases: Phases, solvers: HandOver) -> None:
+        """What a plan has beside launches."""
         self.plan = plan
         self.solvers = solvers
         self.findings = Findings(plan, phases, solvers)
         self.share_with(0, None)
         self.more_remarks: tuple[str, ...] = ()
-        self._backend = plan.library.backend
-        self._binder = binder
         self._phases = phases
+        self._usual = solvers.current
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
-        self._is_bounded = any(node.is_bounded for node in plan.nodes)
         self.starts: Mapping[str, Any] = {}
         self._needs_damping = plan.linearization_needs_damping
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
-        sequence = self._backend.sequence
-        self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
-        self._begin_by(exact=solvers.current.is_direct)
-        candidate = phases.candidate()
-        self._candidate = sequence(candidate)
-        self._in_one_call = solvers.current if len(solvers.current.launches) > 0 else None
-        self._step = sequence([*solvers.current.launches, *candidate])
-        self._accept = sequence(phases.accept())
-        self._restore = sequence(phases.restore())
-        self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
+        # what takes plain steps, and the launches of its own of a factorisation, know addresses
+        self.__dict__.pop("_plain_steps", None)
+        launches = self._usual.launches
+        self._in_one_call = self._usual if len(launches) > 0 else None
+        self._step = self._binder.sequence([*launches, *self._candidate_launches])
+
+    def renewed(self, plan: Plan, make: Callable[[Binder, Phases, LinearSolver], HandOver]) -> bool:
+        """Take another plan, and bind the launches again.
+
+        Args:
+            plan: In place of `plan`; the caller uses that no more.
+            make: Makes what solves it, of the solver so far if that suits.
+
+        Returns:
+            False: it is of another kind, and a system has to be made; this one is lost.
+        """
+        if not (
+            self._usual.is_direct and self._binder.can_bind_again and plan.kind == self.plan.kind
+        ):
+            return False
+        self._binder.plan = plan
+        phases = Phases(plan, self._binder)
+        solvers = make(self._binder, phases, self._usual)
+        if solvers.current is not self._usual:
+            return False
+        self._take(plan, phases, solvers)
+        self._binder.bind_again()
+        return True
 
     def share_with(self, rank: int, group: Group | None) -> None:
         """Work on a problem together with the other devices of a group, or alone."""
@@ -212,7 +244,7 @@ class NormalEquations:
 
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
-        self._linearize = self._backend.sequence(self._phases.linearize(exact=exact))
+        self._linearize = self._binder.sequence(self._phases.linearize(exact=exact))
         self._held = self._held.overwritten()
 
     @property
@@ -270,13 +302,14 @@ class NormalEquations:
         """Bytes of plan and linear solver, on all devices."""
         return sum(self.communicator.gather(self.plan.num_bytes + self.solvers.num_bytes))
 
-    def memory_table(self) -> str:
-        """What the plan and the linear solver hold on this device."""
+    def memory_table(self, others: Iterable["NormalEquations"] = ()) -> str:
+        """What the plan and the linear solver hold on this device, and together what others do."""
         from caspar.solver.plan.memory_table import memory_table
 
         held = "matrix, without its factor" if self.solvers.current.is_direct else "preconditioner"
         part = f"{self.solvers.current.name}: {held}"
-        return memory_table(self.plan, part, self.solvers.num_bytes)
+        beside = [other.num_bytes for other in others]
+        return memory_table(self.plan, part, self.solvers.num_bytes, beside)
 
     def uploader(self) -> Callable[[Any], Any]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""
