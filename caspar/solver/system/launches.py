@@ -8,9 +8,9 @@ some 0.2 ms. So bindings are late: they name what they need of the plan, and loo
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -21,14 +21,14 @@ from caspar.frontend.names import ROUNDED_VALUE
 from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.memory.access import TILES
 from caspar.memory.accessors.sums.partials import SharedSum
-from caspar.memory.array import Array, address
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding, Late, Lates, at_present
-from caspar.memory.conversion import ConvertSpec, Direction
-from caspar.memory.layout import rows_are_blocked
+from caspar.memory.conversion import Direction
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import LateNumbers, LateSequence, Launch, LaunchSequence
 from caspar.solver.plan.array_key import ArrayKey
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
+from caspar.solver.system.conversions import Conversions
 from caspar.solver.system.late_sum import LateSum
 
 NOTHING: Mapping[str, Binding] = {}
@@ -44,30 +44,6 @@ REDUCED_ROLES = ("start", "begin_direct")
 
 NODE_TOTALS = (SolverPart.CURVATURES, SolverPart.DESCENTS, SolverPart.MODELS)
 """Sums over all items that kernels of node types add to."""
-
-
-@cache
-def _type_of(dtype: np.dtype[Any]) -> DType:
-    """NumPy takes microseconds to make a name."""
-    return DType(dtype.name)
-
-
-class _Conversion(NamedTuple):
-    """A launch that packs or unpacks rows wherever they are.
-
-    Attributes:
-        launch: The launch.
-        place: The parameter that is the address of the rows.
-        run: Runs it.
-        region: Of the arena.
-        sequence: The launch alone, where it can be bound again for a region of another plan.
-    """
-
-    launch: Launch
-    place: int
-    run: Callable[[], None]
-    region: Array
-    sequence: LateSequence | None
 
 
 class Binder:
@@ -86,8 +62,7 @@ class Binder:
         self._sequences: WeakSet[LateSequence] = WeakSet()
         self.can_bind_again = plan.shard is None
         self._late = Lates()
-        self._conversions: dict[tuple[Direction, ArrayKey], _Conversion] = {}
-        self._rows: Array = None
+        self._conversions = Conversions(self)
         self._scalars = {name: Binding(self._scalar(name), 1) for name in SCALARS}
         self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
         self._one_object: dict[int, TileIndex] = {}
@@ -120,7 +95,8 @@ class Binder:
         for one in list(self._sequences):
             one.bind_again(numbers)
 
-    def _array(self, key: ArrayKey) -> Late:
+    def array(self, key: ArrayKey) -> Late:
+        """An array of the plan."""
         return self._late(key, lambda: self.plan.memory[key], lambda: self.plan.address(key))
 
     def _scalar(self, name: str) -> Late:
@@ -145,62 +121,15 @@ class Binder:
 
     def pack(self, key: ArrayKey, rows: Array) -> None:
         """Enqueue: (n, dim) rows to a blocked region of the arena."""
-        self._convert(Direction.PACK, key, rows)
+        self._conversions.run(Direction.PACK, key, rows)
 
     def unpack(self, key: ArrayKey, rows: Array) -> None:
         """Enqueue: a blocked region of the arena to (n, dim) rows."""
-        self._convert(Direction.UNPACK, key, rows)
-
-    def _convert(self, direction: Direction, key: ArrayKey, rows: Array) -> None:
-        dim = int(rows.shape[1])
-        region = self.plan.memory[key]
-        dtype = _type_of(region.dtype)
-        if rows_are_blocked(dim, dtype):
-            packs = direction is Direction.PACK
-            target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
-            self._backend.copy(target, source)
-            return
-        known = self._conversions.get((direction, key))
-        if known is None or known.region is not region:
-            self._rows = rows
-            known = self._converting(direction, key, known)
-            self._rows = None
-        if known is not None:
-            known.launch.set_address(known.place, address(rows))
-            known.run()
-
-    def _converting(
-        self, direction: Direction, key: ArrayKey, known: _Conversion | None
-    ) -> _Conversion | None:
-        """The launch for `_rows`, the known one if that can be bound again; None: it was run."""
-        rows, region = self._rows, self.plan.memory[key]
-        if known is not None and known.sequence is not None:
-            known.sequence.bind_again({})
-            known = known._replace(region=region)
-            self._conversions[direction, key] = known
-            return known
-        dim = int(rows.shape[1])
-        kernel = self._library.kernel(ConvertSpec(direction, dim, _type_of(region.dtype)).name)
-        num_rows = Late(lambda: len(self._rows))
-        bindings = {
-            "rows": Binding(Late(lambda: self._rows), num_rows),
-            "blocked": Binding(self._array(key), num_rows),
-        }
-        launch = self._backend.bind(kernel, bindings, num_rows)
-        places = [place for place, one in enumerate(launch.values) if one is rows]
-        if len(places) == 0:
-            self._backend.runner([launch])()
-            return None
-        launch = launch.without([rows])
-        sequence = self._backend.sequence([launch]) if self.can_bind_again else None
-        late = sequence if isinstance(sequence, LateSequence) else None
-        run = self._backend.runner([launch]) if late is None else late.run
-        made = self._conversions[direction, key] = _Conversion(launch, places[0], run, region, late)
-        return made
+        self._conversions.run(Direction.UNPACK, key, rows)
 
     def clear(self, key: ArrayKey) -> Launch:
         """Zeros to a region."""
-        return self._on_chunks("clear", target=self._array(key))
+        return self._on_chunks("clear", target=self.array(key))
 
     def clear_array(self, array: Array | Late) -> Launch:
         """Zeros to float32 numbers in whole 16 bytes."""
@@ -217,7 +146,7 @@ class Binder:
 
     def copy(self, target: ArrayKey, source: ArrayKey) -> Launch:
         """A region to another of the same make."""
-        return self._on_chunks("copy", target=self._array(target), source=self._array(source))
+        return self._on_chunks("copy", target=self.array(target), source=self.array(source))
 
     def _on_chunks(self, kernel: str, **arrays: Array | Late) -> Launch:
         """A kernel whose items are 16 bytes; regions end on more than that."""
@@ -232,7 +161,7 @@ class Binder:
         """Sums over all items; `offset`: where those of a kernel that adds to them begin."""
         fields = {} if offset is None else {"offset": offset}
         length = self._late(("objects", part), lambda: self.plan.num_objects(part))
-        return Binding(self._array(part), length, fields=fields)
+        return Binding(self.array(part), length, fields=fields)
 
     def _first_tile(self, factor: str) -> Late:
         return self._late(("first tile", factor), lambda: self.plan.factor_plans[factor].first_tile)
@@ -293,7 +222,7 @@ class Binder:
             if part.layout is Layout.SLOTS:
                 fields = {"slots": slots, "stride": length}
                 length = self._num_rows(name, part)
-            parts[part.text] = Binding(self._array(key), length, fields=fields)
+            parts[part.text] = Binding(self.array(key), length, fields=fields)
         return parts
 
     def _num_rows(self, name: str, part: NodePart) -> Late:
@@ -431,7 +360,7 @@ class Binder:
         name = plan.factor.name
         for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN, FactorPart.CORRECTION):
             if plan.key(part) in self.plan.memory:
-                bindings[part.text] = Binding(self._array(plan.key(part)), self._num_items(name))
+                bindings[part.text] = Binding(self.array(plan.key(part)), self._num_items(name))
         if plan.order.node_tiles is not None:
             bindings[TILES] = Binding(
                 self._of_tiles(name, "tile_items"),
@@ -456,13 +385,13 @@ class Binder:
             ("constant rows", name, source),
             lambda: self.plan.factor_plans[name].order.constant_rows[source],
         )
-        value = Binding(self._array(key), rows, fields=fields)
+        value = Binding(self.array(key), rows, fields=fields)
         # a kernel that declares what it does not read gets any array of that type
         is_rounded = rounded_key in self.plan.memory
         unread = self._late(
             ("unread", key), lambda: self.plan.memory[key].view(self.plan.types.storage.value)
         )
-        rounded = Binding(self._array(rounded_key) if is_rounded else unread, rows, fields=fields)
+        rounded = Binding(self.array(rounded_key) if is_rounded else unread, rows, fields=fields)
         return {argument.value_name: value, argument.part(ROUNDED_VALUE): rounded}
 
     def _with_sums(
@@ -572,7 +501,7 @@ class Binder:
     ) -> Binding:
         if not plan.has_partials(argument):
             return self._node_binding(plan, argument, REDUCED[part] if reduced else part)
-        partials = self._array(plan.key(part, argument))
+        partials = self.array(plan.key(part, argument))
         return self._sum_of(plan, argument, part).partials(partials)
 
     def _reductions(
@@ -589,7 +518,7 @@ class Binder:
                 continue
             for part in parts:
                 output = self._node_binding(plan, argument, REDUCED[part] if reduced else part)
-                partials = self._array(plan.key(part, argument))
+                partials = self.array(plan.key(part, argument))
                 launches.append(self._sum_of(plan, argument, part).reduction(output, partials))
         return launches
 

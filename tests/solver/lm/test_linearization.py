@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from caspar.equations.node_blocks import KEPT_WAY
-from caspar.solver.lm.normal_equations import Linearization, Place
+from caspar.solver.lm.linearization import Linearization, Place
 
 EXPECTED, OTHER = 1e-3, 2e-3
 """The damping with which a solve was begun ahead, and another one."""
