@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,18 +101,18 @@ def milliseconds(calls: Sequence[Callable[[], Any]], num_calls: int) -> float:
     return 1e3 * (time.process_time() - start) / num_calls
 
 
+def _look(record: Any) -> None:
+    """A callback that does nothing."""
+
+
 def row(fit: Fit, num_rounds: int, num_calls: int) -> list[str]:
     """A problem, measured."""
     solver = caspar.Solver(fit.factor, backend="cpu")
-    quick = [lambda arrays=arrays: solver.solve(arrays) for arrays in fit.calls]
-    slow = [
-        lambda arrays=arrays: solver.solve(arrays, on_iteration=lambda record: None)
-        for arrays in fit.calls
-    ]
-    ways: dict[str, list[Callable[[], Any]]] = {"quick": quick, "slow": slow}
+    quick = [partial(solver.solve, arrays) for arrays in fit.calls]
+    slow = [partial(solver.solve, arrays, on_iteration=_look) for arrays in fit.calls]
+    ways: dict[str, Sequence[Callable[[], Any]]] = {"quick": quick, "slow": slow}
     if fit.theirs is not None:
-        residuals, start = fit.theirs
-        ways["theirs"] = [lambda: least_squares(residuals, start, method="lm")]
+        ways["theirs"] = [partial(least_squares, *fit.theirs, method="lm")]
     result = [call() for call in quick][-1]
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(num_rounds):

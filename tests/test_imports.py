@@ -141,11 +141,14 @@ LATE = (
     *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
     *("solver/covariance", "solver/gnc", "solver/gradients", "solver/plan/memory_table"),
-    *("solver/ranks", "solver/result/recording", "solver/result/report", "solver/shards"),
+    *("solver/normal", "solver/ranks", "solver/result/recording", "solver/result/report"),
+    "solver/shards",
 )
 
-# Modules in such rooms that everybody imports at the top: protocols.
-EARLY = ("runtime/group/member",)
+# Modules in such rooms that everybody imports at the top.
+EARLY = (
+    *("runtime/group/member", "solver/normal/blocks", "solver/shards/crew", "solver/shards/share"),
+)
 
 # What a solve on the processor imports of LATE: where it runs.
 ON_PROCESSOR = ("runtime/cpu",)

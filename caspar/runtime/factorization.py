@@ -6,12 +6,9 @@ and for a sparse matrix the analysis of its pattern); `factorize`, and then `sol
 every step that is tried.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from caspar.memory.array import Array
-
-if TYPE_CHECKING:
-    from caspar.runtime.backend import Launch
 
 
 class Factorization(Protocol):
@@ -81,7 +78,7 @@ class SparseFactorization(Factorization, Protocol):
     def values(self) -> Array:
         """(nnz,) entries of the lower triangle in CSR; they are kept."""
 
-    def launch(self, rhs: Array, solution: Array) -> "Launch | None":
+    def launch(self, rhs: Array, solution: Array) -> Any:
         """What factorises and solves within a list of launches; None: only the host can ask for it.
 
         Args:

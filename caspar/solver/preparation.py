@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import GroupError, UnsuitedError
@@ -18,12 +19,12 @@ from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.kept_system import KeptSystem
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.plan.memory_table import joined_tables
 from caspar.solver.shards.crew import Crew
-from caspar.solver.shards.devices import Devices
-from caspar.solver.shards.gathering import last_values
 from caspar.solver.shards.share import Reading, Share
-from caspar.solver.shards.team import Team
+
+if TYPE_CHECKING:
+    from caspar.solver.shards.devices import Devices
+    from caspar.solver.shards.team import Team
 
 Entered = AbstractContextManager[NormalEquations]
 
@@ -43,7 +44,7 @@ class Preparation:
         UnsuitedError, OptionError: As `KeptSystem`; and for what devices cannot share.
     """
 
-    def __init__(self, backend: Backend, devices: Devices | None, recipe: Recipe) -> None:
+    def __init__(self, backend: Backend, devices: "Devices | None", recipe: Recipe) -> None:
         self._devices = devices
         self._whole = KeptSystem(backend, recipe)
         self._own: list[KeptSystem] = []
@@ -68,6 +69,8 @@ class Preparation:
 
     def memory_table(self) -> str | None:
         """What is kept of the last solve on the devices here; None before it."""
+        from caspar.solver.plan.memory_table import joined_tables
+
         held = [
             (one.device, table) for one in self._own if (table := one.memory_table()) is not None
         ]
@@ -106,8 +109,10 @@ class Preparation:
             yield stack.enter_context(self._entered(devices, reading, share))
 
     @contextmanager
-    def _entered(self, devices: Devices, reading: Reading, share: Share) -> Iterator[Crew]:
+    def _entered(self, devices: "Devices", reading: Reading, share: Share) -> Iterator[Crew]:
         """The system of each part, made in the thread of its device."""
+        from caspar.solver.shards.gathering import last_values
+
         is_shared = len(share.shards) > 0
         # those of the last solve are not in the way
         for one in [self._whole] if is_shared else self._own:
@@ -153,7 +158,9 @@ class Preparation:
             one.trim()
 
 
-def _give_back(team: Team, contexts: Sequence[Entered | None], error: BaseException | None) -> None:
+def _give_back(
+    team: "Team", contexts: Sequence[Entered | None], error: BaseException | None
+) -> None:
     """All systems, or none: after an error of a device its plans are not kept."""
     for member, context in zip(team.members, contexts, strict=True):
         if context is None:

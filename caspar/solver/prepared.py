@@ -14,7 +14,6 @@ from caspar.runtime.backend import Backend
 from caspar.solver.active import Active
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.arena import Region
-from caspar.solver.plan.memory_table import joined_tables
 from caspar.solver.result.quantities import bytes_text
 from caspar.solver.result.result import ProblemSize
 
@@ -86,6 +85,8 @@ def describe(
     backend: Backend, problem: ProblemSize, active: Active, system: NormalEquations
 ) -> Prepared:
     """What a system is, without its memory; all devices that share a problem call it."""
+    from caspar.solver.plan.memory_table import joined_tables
+
     plan = system.plan
     held = system.communicator.gather((plan.library.backend.device, system.memory_table()))
     factors = {one.factor.name: one for one in plan.factors}

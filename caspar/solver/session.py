@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from caspar.options import Precision, SolveOptions
 from caspar.runtime.backend import Backend
+from caspar.runtime.group.member import Member
 from caspar.solver.active import Active, Chooser, suited
 from caspar.solver.choice.form import Recipe
 from caspar.solver.evaluation import Residuals
@@ -25,11 +26,12 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.input.separate_parts import RemarksOnParts
 from caspar.solver.preparation import Preparation
-from caspar.solver.ranks.devices import RankDevices
-from caspar.solver.ranks.reading import Given, read_together
 from caspar.solver.shards.crew import Crew
-from caspar.solver.shards.devices import Devices
 from caspar.solver.shards.share import Reading
+
+if TYPE_CHECKING:
+    from caspar.solver.ranks.devices import RankDevices
+    from caspar.solver.shards.devices import Devices
 
 MAX_BESIDE = 3
 """Sets of factors, beside the last one used, whose systems of small problems are kept."""
@@ -63,13 +65,18 @@ class Session:
         fields: Mapping[str, Mapping[str, range]],
         *,
         own_precision: bool,
-        devices: Devices | None = None,
+        devices: "Devices | None" = None,
     ) -> None:
         self.backend, self.recipe, self.fields = backend, recipe, fields
         self._own_precision = own_precision
         self._devices = devices
-        self.ranks = devices if isinstance(devices, RankDevices) else None
-        self.members = devices.members if devices is not None and self.ranks is None else ()
+        self.ranks: RankDevices | None = None
+        self.members: tuple[Member, ...] = ()
+        if devices is not None:
+            from caspar.solver.ranks import devices as of_ranks
+
+            self.ranks = devices if isinstance(devices, of_ranks.RankDevices) else None
+            self.members = devices.members if self.ranks is None else ()
         self._chooser = Chooser(backend, recipe, own_precision=own_precision)
         self.whole = Preparation(backend, devices, recipe)
         self._last, usual = self.whole, Active(recipe)
@@ -105,6 +112,8 @@ class Session:
                 if ranks is None:
                     reading = self._read(arrays, constraints, options, precision)
                 else:
+                    from caspar.solver.ranks.reading import Given, read_together
+
                     given = Given(arrays, constraints, options)
                     choose = partial(self.choose, precision=precision)
                     reading = read_together(ranks, choose, self.recipe, given)

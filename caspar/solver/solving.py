@@ -16,7 +16,6 @@ from caspar.errors import InputError
 from caspar.options import Precision, SolveOptions
 from caspar.progress import log_end, showing
 from caspar.runtime.arrays import HOST, as_library, location, rows_on_host
-from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
     Evaluation,
     evaluation,
@@ -98,7 +97,7 @@ def _run(
         )
         assert found is not None
         if session.ranks is not None and session.ranks.peers.rank > 0:
-            found = _received(found, crew.problem, session.backend, times)
+            found = _received(found, crew.problem, session, times)
         given.arrays.note_values(found.values)
     return replace(found, given=given)
 
@@ -212,14 +211,14 @@ def _of_no_arrays(arrays: Mapping[str, Any]) -> Evaluation:
 
 
 def _received(
-    found: SolveResult, problem: Problem, backend: Backend, times: tuple[float, float]
+    found: SolveResult, problem: Problem, session: Session, times: tuple[float, float]
 ) -> SolveResult:
     """A result of rank 0 as this one returns it: arrays of the kind that was given here."""
     given = problem.given
     values = {}
     for name, rows in found.values.items():
         own = given.get(name, rows)
-        brought = rows if location(own) == HOST else backend.upload(rows)
+        brought = rows if location(own) == HOST else session.backend.upload(rows)
         values[name] = as_library(brought, own)
     return replace(found, values=values, compile_time_s=times[0], setup_time_s=times[1])
 

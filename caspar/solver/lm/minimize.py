@@ -20,15 +20,8 @@ from caspar.solver.lm.checks.tiny_residuals import residuals_are_tiny
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.lm.policy import (
-    behind_plain,
-    decide,
-    first_state,
-    may_be_plain,
-    next_goal,
-    plain_numbers,
-    without_undamped,
-)
+from caspar.solver.lm.plain_steps import behind_plain, may_be_plain, plain_numbers
+from caspar.solver.lm.policy import decide, first_state, next_goal, without_undamped
 from caspar.solver.lm.steps import AskRounding, LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import USUAL_OPTIONS
 from caspar.solver.result.quantities import cost_text

@@ -33,8 +33,9 @@ from caspar.solver.lm.derivative_sizes import (
 )
 from caspar.solver.lm.faults import Findings
 from caspar.solver.lm.linearization import Linearization, Place
+from caspar.solver.lm.plain_steps import Number, PlainSteps
 from caspar.solver.lm.roundings import moved_scores, typical_change
-from caspar.solver.lm.steps import LinearGoal, Number, PlainSteps, TriedStep
+from caspar.solver.lm.steps import LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import usual_options
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder

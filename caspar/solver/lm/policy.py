@@ -14,9 +14,7 @@ calls are traced by `ir.traced`, which says what such text may have.
 """
 
 import math
-from collections.abc import Sequence
 
-from caspar.equations.node_blocks import ABSENT
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions
 from caspar.solver.lm.steps import (
@@ -25,7 +23,6 @@ from caspar.solver.lm.steps import (
     Decision,
     End,
     LinearGoal,
-    Number,
     PolicyState,
     TriedStep,
     Verdict,
@@ -243,85 +240,6 @@ def _why_rejected(tried: TriedStep) -> Verdict:
 def is_at_bottom(state: PolicyState) -> bool:
     """Whether rejected steps have shown that the cost cannot fall by more than its roundings."""
     return state.attainable < math.inf
-
-
-# -- plain steps -----------------------------------------------------------------------------------
-#
-# A step is plain if `decide` accepts it and has nothing else to say: it ends nothing, asks nothing,
-# and the linear solver stays. Compiled code takes such steps (`Backend.plain_steps`), by the same
-# operations in the same order, and stops at the first other one, which the host decides about.
-
-
-def may_be_plain(state: PolicyState, options: CompleteOptions) -> bool:
-    """Whether the next step may be plain: earlier ones have left nothing to be decided."""
-    return (
-        options.max_time_s is None
-        and not state.is_rounding
-        and math.isinf(state.relief_cost)
-        and state.num_iterations + 1 < options.max_iterations
-    )
-
-
-def plain_numbers(state: PolicyState, options: CompleteOptions, *, looks: bool) -> list[float]:
-    """What plain steps are decided by.
-
-    Args:
-        state: Before them.
-        options: Limits and tolerances.
-        looks: Whether D has still to be looked at, see `derivative_sizes`.
-    """
-    return [  # in the order of `Number`
-        0.0,
-        state.cost,
-        state.damping,
-        step_damping(state, options),
-        state.gradient_norm,
-        float(state.confirming),
-        state.remaining,
-        UNDAMPED_GAIN_RATIO if state.tries_undamped else MIN_GAIN_RATIO,
-        0.0,
-        MIN_GAIN_RATIO,
-        GOOD_GAIN_RATIO,
-        state.keeps,
-        GREATEST_SHRINK,
-        options.min_damping,
-        options.max_damping,
-        options.cost_tolerance,
-        2.0 * options.gradient_tolerance,
-        2.0 * options.step_tolerance * options.step_tolerance,
-        NEARLY_NEGLIGIBLE * state.initial_cost,
-        state.least_relief,
-        max(GREATEST_RELIEF, options.min_damping),
-        LITTLE_DAMPING,
-        0.0,  # of the linear solver
-        float(looks),
-        ABSENT,
-    ]
-
-
-def behind_plain(state: PolicyState, numbers: Sequence[float]) -> PolicyState:
-    """The state behind plain steps: what rejected ones before them have left is forgotten.
-
-    The tolerance of linear solves stays: they are exact.
-
-    Args:
-        state: Before the steps.
-        numbers: By `Number`, behind them.
-    """
-    return PolicyState(
-        initial_cost=state.initial_cost,
-        least_relief=state.least_relief,
-        cost=numbers[Number.COST],
-        damping=numbers[Number.DAMPING],
-        tolerance=state.tolerance,
-        relief=state.least_relief,
-        gradient_norm=numbers[Number.GRADIENT_NORM],
-        num_iterations=state.num_iterations + int(numbers[Number.COUNT]),
-        confirming=numbers[Number.CONFIRMING] > 0.5,
-        remaining=numbers[Number.REMAINING],
-        asked_cost=state.asked_cost,
-        keeps=state.keeps,
-    )
 
 
 # -- rules, also of a kernel -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ make.
 
 import math
 from collections.abc import Mapping
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import NamedTuple
 
 from caspar.equations.scalar_kernels import LinearOutcome
@@ -189,54 +189,6 @@ class PolicyState(NamedTuple):
     def tries_undamped(self) -> bool:
         """Whether the next step is the first one, and has no damping."""
         return (self.num_iterations <= 0) & (self.damping <= 0.0)
-
-
-class Number(IntEnum):
-    """What plain steps are decided by and what changes, by its place among float64 numbers.
-
-    Of the state: STOP is not 0 once a step is not plain; COST, DAMPING, STEP_DAMPING,
-    GRADIENT_NORM, CONFIRMING, REMAINING, LEAST_GAIN are those of `PolicyState` and the policy for
-    the next step; COUNT steps were taken. The others stay: limits, tolerances and constants of the
-    policy.
-    """
-
-    STOP = 0
-    COST = 1
-    DAMPING = 2
-    STEP_DAMPING = 3
-    GRADIENT_NORM = 4
-    CONFIRMING = 5
-    REMAINING = 6
-    LEAST_GAIN = 7
-    COUNT = 8
-    MIN_GAIN = 9
-    GOOD_GAIN = 10
-    KEEPS = 11
-    GREATEST_SHRINK = 12
-    MIN_DAMPING = 13
-    MAX_DAMPING = 14
-    COST_TOLERANCE = 15
-    TWICE_GRADIENT_TOLERANCE = 16
-    TWICE_STEP_TOLERANCE_SQUARE = 17
-    NEGLIGIBLE_COST = 18
-    RELIEF = 19
-    GREATEST_RELIEF = 20
-    LITTLE_DAMPING = 21
-    LEAST_PIVOT = 22
-    LOOKS = 23
-    ABSENT = 24
-
-
-class PlainSteps(NamedTuple):
-    """Steps that were taken in compiled code.
-
-    Attributes:
-        numbers: By `Number`, behind them.
-        rows: Of each step the cost behind it, its damping and its gain ratio.
-    """
-
-    numbers: list[float]
-    rows: list[list[float]]
 
 
 class Verdict(Enum):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from caspar.errors import UnsuitedError
 from caspar.memory.array import Array
@@ -20,10 +20,11 @@ from caspar.solver.lm import interrupts
 from caspar.solver.lm.interrupts import Callback
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.result.result import IterationRecord, ValuesReader
-from caspar.solver.shards.gathering import gathered
 from caspar.solver.shards.share import Reading
-from caspar.solver.shards.team import Team
 from caspar.solver.solver_kernels import SolverKernels
+
+if TYPE_CHECKING:
+    from caspar.solver.shards.team import Team
 
 Result = TypeVar("Result")
 
@@ -51,7 +52,7 @@ class Crew:
     reading: Reading
     kernels: SolverKernels
     systems: Sequence[NormalEquations | None]
-    team: Team | None = None
+    team: "Team | None" = None
 
     @property
     def problem(self) -> Problem:
@@ -109,6 +110,10 @@ class Crew:
             copied: Whether the solve goes on.
         """
         rows = system.copied_values() if copied else system.values()
+        if self.team is None:
+            return rows
+        from caspar.solver.shards.gathering import gathered
+
         return gathered(system, rows, self.problem.values)
 
     def callback(
@@ -163,7 +168,7 @@ class _Decisions:
     """The callback of each of several devices: all do what the first one tells."""
 
     crew: Crew
-    team: Team
+    team: "Team"
     system: NormalEquations
     asked: _Asked | None
 

@@ -4,8 +4,10 @@ Once for each structure.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from caspar.options import LinearSolverChoice
 from caspar.solver.limits import Limits
@@ -18,6 +20,8 @@ from caspar.solver.linear.costs import (
     setup_s,
 )
 from caspar.solver.linear.explicit.structure import most_fill_pairs, num_fill_pairs
+from caspar.solver.linear.hand_over import Replacement, Seconds
+from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.plan import Plan
 
 MARGIN = 1.25
@@ -119,22 +123,33 @@ def _factorization(plan: Plan) -> Method:
     return Method.DENSE if reduced_size(plan) <= most else Method.SPARSE
 
 
-def replacing_method(plan: Plan) -> tuple[Method, float, float]:
+def replacement(plan: Plan, make: Callable[[Method], LinearSolver | None]) -> Replacement:
     """What takes over where PCG proves to be slow: a factorisation, if its matrix is small enough.
 
     Only where a type is eliminated: all unknowns are factorised from the start if they are not too
     many.
 
-    Returns:
-        The method, and by the model the seconds of a step and of its set-up.
+    Args:
+        plan: Memory and structure.
+        make: Makes the solver; None if a library or memory is missing.
     """
-    limits, size, num_pairs = plan.limits, reduced_size(plan), 0
-    if len(plan.eliminated) > 0 and size <= limits.max_sparse_eliminated:
-        num_pairs = num_fill_pairs(plan)
-        if num_pairs <= limits.max_auto_pairs:
-            step_s = factorizing_s(plan) + forming_s(plan, num_pairs)
-            return _factorization(plan), step_s, setup_s(plan, num_pairs)
-    return Method.GRADIENTS, math.inf, setup_s(plan, 0)
+
+    @cache
+    def method() -> Method:
+        limits = plan.limits
+        if len(plan.eliminated) == 0 or reduced_size(plan) > limits.max_sparse_eliminated:
+            return Method.GRADIENTS
+        if num_fill_pairs(plan) > limits.max_auto_pairs:
+            return Method.GRADIENTS
+        return _factorization(plan)
+
+    def model() -> Seconds:
+        if method() is Method.GRADIENTS:
+            return Seconds(math.inf, setup_s(plan, 0))
+        pairs = num_fill_pairs(plan)
+        return Seconds(factorizing_s(plan) + forming_s(plan, pairs), setup_s(plan, pairs))
+
+    return Replacement(iteration_s(plan), setup_s(plan, 0), model, lambda: make(method()))
 
 
 def _gradients(too_many: str) -> Choice:

@@ -1,6 +1,6 @@
 """The reduced system as a matrix, which a library factorises: when, and by which one."""
 
-from functools import cache
+from functools import partial
 
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
@@ -11,8 +11,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
-from caspar.solver.linear.costs import iteration_s, setup_s
-from caspar.solver.linear.explicit.choice import Method, choose_method, replacing_method, where_full
+from caspar.solver.linear.explicit.choice import Method, choose_method, replacement, where_full
 from caspar.solver.linear.explicit.explicit_kernels import (
     explicit_kernels,
     merge_kernels,
@@ -20,7 +19,7 @@ from caspar.solver.linear.explicit.explicit_kernels import (
 )
 from caspar.solver.linear.explicit.solvers import DenseSolver, OrthogonalSolver, SparseSolver
 from caspar.solver.linear.explicit.structure import build_structure
-from caspar.solver.linear.hand_over import Replacement, Seconds
+from caspar.solver.linear.hand_over import Replacement
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 
 
@@ -121,18 +120,7 @@ EXPLICIT = LinearMethod("explicit", _make, specs=_specs, is_likely=_is_likely)
 
 def factorization_for(system: LinearSystem) -> Replacement:
     """The factorisation that takes over where PCG proves to be slow."""
-    plan = system.plan
-
-    @cache
-    def found() -> tuple[Method, float, float]:
-        return replacing_method(plan)
-
-    return Replacement(
-        iteration_s(plan),
-        setup_s(plan, 0),
-        lambda: Seconds(*found()[1:]),
-        lambda: _made(system, found()[0]),
-    )
+    return replacement(system.plan, partial(_made, system))
 
 
 def orthogonal_for(system: LinearSystem) -> LinearSolver | None:
