@@ -13,7 +13,8 @@ class Late:
     """A number, an array or a kernel that is looked up whenever a launch is bound.
 
     Which launches a solver has does not depend on counts and indices; where their arrays are, and
-    how long, does. A launch of late bindings can be bound again in its place.
+    how long, does. A launch of late bindings can be bound again in its place. What owns launches is
+    asked through a weak reference: else memory would wait for the garbage collector.
 
     Attributes:
         now: Returns what it is at present.

@@ -123,8 +123,13 @@ class Counted(CpuBackend):
 
     @property
     def num_held(self) -> int:
-        """Arenas that are still in memory."""
+        """Arenas that are still in memory, after the garbage collector."""
         gc.collect()
+        return self.num_reachable
+
+    @property
+    def num_reachable(self) -> int:
+        """Arenas that are still in memory."""
         return sum(arena() is not None for arena in self._arenas)
 
 
@@ -212,6 +217,29 @@ def test_solves_inside_each_other_leave_one_plan() -> None:
     assert backend.num_held == 1
     made.release()
     assert backend.num_held == 0
+
+
+@pytest.mark.parametrize("linear_solver", ["pcg", "sparse", "dense"])
+@pytest.mark.parametrize("limits", [ONE_AT_A_TIME, Limits()], ids=["large", "small"])
+def test_memory_does_not_wait_for_the_garbage_collector(linear_solver: str, limits: Limits) -> None:
+    backend = Counted()
+    made = caspar.Solver(
+        (between, anchor), backend=backend, linear_solver=linear_solver, limits=limits
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        first = made.solve(GRID)
+        num_one = backend.num_reachable
+        for _ in range(3):
+            made.solve(NO_BETWEEN)
+            made.solve(GRID)
+        assert_same_values(made.solve(GRID).values, first.values)
+        assert backend.num_reachable == (num_one if limits is ONE_AT_A_TIME else 2 * num_one)
+        made.release()
+        assert backend.num_reachable == 0
+    finally:
+        gc.enable()
 
 
 def test_small_problems_of_other_factors_are_kept() -> None:

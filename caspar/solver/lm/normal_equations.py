@@ -19,23 +19,20 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from caspar.equations.node_blocks import NUM_INSIDE
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.runtime.group.member import Communicator, Group
 from caspar.solver.input.problem import Problem
 from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
-from caspar.solver.linear.method import LinearSolver
 from caspar.solver.lm.derivative_sizes import (
     DerivativeLook,
     DerivativeSizes,
     raise_least_damping,
 )
 from caspar.solver.lm.faults import Findings
-from caspar.solver.lm.linearization import Linearization, Place
 from caspar.solver.lm.plain_steps import Number, PlainSteps
 from caspar.solver.lm.roundings import moved_scores, typical_change
-from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.steps import LinearGoal, Linearization, Place, TriedStep
 from caspar.solver.lm.usual_options import usual_options
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
@@ -92,7 +89,7 @@ class NormalEquations:
         self._in_one_call = self._usual if len(launches) > 0 else None
         self._step = self._binder.sequence([*launches, *self._candidate_launches])
 
-    def renewed(self, plan: Plan, make: Callable[[Binder, Phases, LinearSolver], HandOver]) -> bool:
+    def renewed(self, plan: Plan, make: Callable[[Binder, Phases, Any], HandOver]) -> bool:
         """Take another plan, and bind the launches again.
 
         Args:
@@ -201,7 +198,7 @@ class NormalEquations:
         # where many nodes have bounds, no one of them decides where a solve ends
         is_small = self.plan.shard is None and self.findings.has_lone_promises
         keeps_inside = self._is_bounded and is_small
-        self._held = self._held.loaded(NUM_INSIDE if keeps_inside else 0)
+        self._held = self._held.loaded(keeps_inside=keeps_inside)
         self.starts = problem.values
         scratch = self.plan.scratch()
         for plan in self.plan.reduced:

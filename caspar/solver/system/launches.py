@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, proxy
 
 import numpy as np
 
@@ -28,8 +28,7 @@ from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import LateNumbers, LateSequence, Launch, LaunchSequence
 from caspar.solver.plan.array_key import ArrayKey
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
-from caspar.solver.system.conversions import Conversions
-from caspar.solver.system.late_sum import LateSum
+from caspar.solver.system.late_launches import Conversions, LateSum
 
 NOTHING: Mapping[str, Binding] = {}
 
@@ -56,13 +55,14 @@ class Binder:
     """
 
     def __init__(self, plan: Plan) -> None:
+        self._this: Binder = proxy(self)  # bindings are kept by what this keeps
         self.plan = plan
         self._backend = plan.library.backend
         self._library = plan.library
         self._sequences: WeakSet[LateSequence] = WeakSet()
         self.can_bind_again = plan.shard is None
         self._late = Lates()
-        self._conversions = Conversions(self)
+        self._conversions = Conversions()
         self._scalars = {name: Binding(self._scalar(name), 1) for name in SCALARS}
         self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
         self._one_object: dict[int, TileIndex] = {}
@@ -95,23 +95,26 @@ class Binder:
         for one in list(self._sequences):
             one.bind_again(numbers)
 
-    def array(self, key: ArrayKey) -> Late:
-        """An array of the plan."""
-        return self._late(key, lambda: self.plan.memory[key], lambda: self.plan.address(key))
+    def _array(self, key: ArrayKey) -> Late:
+        this = self._this
+        return self._late(key, lambda: this.plan.memory[key], lambda: this.plan.address(key))
 
     def _scalar(self, name: str) -> Late:
+        this = self._this
         first_byte = SCALARS.index(name) * DType.FLOAT64.itemsize
         return self._late(
             ("scalar", name),
-            lambda: self.plan.scalar(name),
-            lambda: self.plan.address(SolverPart.SCALARS) + first_byte,
+            lambda: this.plan.scalar(name),
+            lambda: this.plan.address(SolverPart.SCALARS) + first_byte,
         )
 
     def _num_nodes(self, name: str) -> Late:
-        return self._late(("nodes", name), lambda: self.plan.node_plans[name].count)
+        this = self._this
+        return self._late(("nodes", name), lambda: this.plan.node_plans[name].count)
 
     def _num_items(self, factor: str) -> Late:
-        return self._late(("items", factor), lambda: self.plan.factor_plans[factor].count)
+        this = self._this
+        return self._late(("items", factor), lambda: this.plan.factor_plans[factor].count)
 
     def _fields(self, key: Hashable, now: Callable[[], Mapping[str, Any]]) -> dict[str, Late]:
         """Fields of a binding."""
@@ -121,15 +124,18 @@ class Binder:
 
     def pack(self, key: ArrayKey, rows: Array) -> None:
         """Enqueue: (n, dim) rows to a blocked region of the arena."""
-        self._conversions.run(Direction.PACK, key, rows)
+        self._convert(Direction.PACK, key, rows)
 
     def unpack(self, key: ArrayKey, rows: Array) -> None:
         """Enqueue: a blocked region of the arena to (n, dim) rows."""
-        self._conversions.run(Direction.UNPACK, key, rows)
+        self._convert(Direction.UNPACK, key, rows)
+
+    def _convert(self, direction: Direction, key: ArrayKey, rows: Array) -> None:
+        self._conversions.run(self.plan, direction, key, rows, self._array(key))
 
     def clear(self, key: ArrayKey) -> Launch:
         """Zeros to a region."""
-        return self._on_chunks("clear", target=self.array(key))
+        return self._on_chunks("clear", target=self._array(key))
 
     def clear_array(self, array: Array | Late) -> Launch:
         """Zeros to float32 numbers in whole 16 bytes."""
@@ -137,16 +143,17 @@ class Binder:
 
     def clear_curvatures(self) -> Launch:
         """Zeros to what factors add to p.(A p)."""
+        this = self._this
 
         def slots() -> Array:
-            numbers = self.plan.memory[SolverPart.CURVATURES][: self.plan.num_factor_curvatures]
+            numbers = this.plan.memory[SolverPart.CURVATURES][: this.plan.num_factor_curvatures]
             return numbers.view(np.float32)
 
         return self._on_chunks("clear", target=self._late("curvature slots", slots))
 
     def copy(self, target: ArrayKey, source: ArrayKey) -> Launch:
         """A region to another of the same make."""
-        return self._on_chunks("copy", target=self.array(target), source=self.array(source))
+        return self._on_chunks("copy", target=self._array(target), source=self._array(source))
 
     def _on_chunks(self, kernel: str, **arrays: Array | Late) -> Launch:
         """A kernel whose items are 16 bytes; regions end on more than that."""
@@ -159,12 +166,14 @@ class Binder:
 
     def _total(self, part: SolverPart, offset: Late | None = None) -> Binding:
         """Sums over all items; `offset`: where those of a kernel that adds to them begin."""
+        this = self._this
         fields = {} if offset is None else {"offset": offset}
-        length = self._late(("objects", part), lambda: self.plan.num_objects(part))
-        return Binding(self.array(part), length, fields=fields)
+        length = self._late(("objects", part), lambda: this.plan.num_objects(part))
+        return Binding(self._array(part), length, fields=fields)
 
     def _first_tile(self, factor: str) -> Late:
-        return self._late(("first tile", factor), lambda: self.plan.factor_plans[factor].first_tile)
+        this = self._this
+        return self._late(("first tile", factor), lambda: this.plan.factor_plans[factor].first_tile)
 
     def scalars(self) -> dict[str, Binding]:
         """The solver's scalars, by name."""
@@ -202,18 +211,20 @@ class Binder:
 
     def _first_of_nodes(self, part: SolverPart, name: str) -> Late:
         """Where the sums of a node type begin: those of factors stand first."""
+        this = self._this
 
         def first() -> int:
             of_factors = part is SolverPart.CURVATURES
-            before = self.plan.num_factor_curvatures if of_factors else 0
-            return before + self.plan.node_plans[name].first_tile
+            before = this.plan.num_factor_curvatures if of_factors else 0
+            return before + this.plan.node_plans[name].first_tile
 
         return self._late(("first of nodes", part, name), first)
 
     def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
         """All arrays of a node type, by what its kernels call them."""
+        this = self._this
         name, parts = plan.node.name, {}
-        slots = self._late(("slots", name), lambda: self.plan.node_plans[name].num_slots)
+        slots = self._late(("slots", name), lambda: this.plan.node_plans[name].num_slots)
         for part in NodePart:
             key = plan.key(part)
             if key not in self.plan.memory:
@@ -222,11 +233,12 @@ class Binder:
             if part.layout is Layout.SLOTS:
                 fields = {"slots": slots, "stride": length}
                 length = self._num_rows(name, part)
-            parts[part.text] = Binding(self.array(key), length, fields=fields)
+            parts[part.text] = Binding(self._array(key), length, fields=fields)
         return parts
 
     def _num_rows(self, name: str, part: NodePart) -> Late:
-        return self._late(("rows", name, part), lambda: self.plan.node_plans[name].num_rows(part))
+        this = self._this
+        return self._late(("rows", name, part), lambda: this.plan.node_plans[name].num_rows(part))
 
     # -- factors -------------------------------------------------------------------------------
 
@@ -319,12 +331,13 @@ class Binder:
 
     def _stretches(self, factor: str, role: str, num_resident: int) -> Binding:
         """Node tiles of a kernel whose blocks take several of them."""
+        this = self._this
 
         def num_blocks() -> int:
-            return self.plan.factor_plans[factor].node_tiles.num_stretches(num_resident)
+            return this.plan.factor_plans[factor].node_tiles.num_stretches(num_resident)
 
         def fields() -> Mapping[str, Any]:
-            return self.plan.factor_plans[factor].node_tiles.stretch_fields(num_blocks())
+            return this.plan.factor_plans[factor].node_tiles.stretch_fields(num_blocks())
 
         return Binding(
             self._of_tiles(factor, "tile_items"),
@@ -334,9 +347,10 @@ class Binder:
 
     def _of_tiles(self, factor: str, name: str) -> Late:
         """An attribute of node tiles."""
+        this = self._this
         return self._late(
             ("node tiles", factor, name),
-            lambda: getattr(self.plan.factor_plans[factor].node_tiles, name),
+            lambda: getattr(this.plan.factor_plans[factor].node_tiles, name),
         )
 
     def _exchange(self, factor: str) -> Binding:
@@ -360,7 +374,7 @@ class Binder:
         name = plan.factor.name
         for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN, FactorPart.CORRECTION):
             if plan.key(part) in self.plan.memory:
-                bindings[part.text] = Binding(self.array(plan.key(part)), self._num_items(name))
+                bindings[part.text] = Binding(self._array(plan.key(part)), self._num_items(name))
         if plan.order.node_tiles is not None:
             bindings[TILES] = Binding(
                 self._of_tiles(name, "tile_items"),
@@ -371,6 +385,7 @@ class Binder:
 
     def _bind_constant(self, plan: FactorPlan, argument: Argument) -> dict[str, Binding]:
         """Its rows, and the same rounded, by what kernels call them."""
+        this = self._this
         key, rounded_key = (
             plan.key(part, argument) for part in (FactorPart.CONSTANT, FactorPart.ROUNDED_CONSTANT)
         )
@@ -379,19 +394,19 @@ class Binder:
         if source in plan.order.constants:
             fields["index"] = self._late(
                 ("constant", name, source),
-                lambda: self.plan.factor_plans[name].order.constants[source],
+                lambda: this.plan.factor_plans[name].order.constants[source],
             )
         rows = self._late(
             ("constant rows", name, source),
-            lambda: self.plan.factor_plans[name].order.constant_rows[source],
+            lambda: this.plan.factor_plans[name].order.constant_rows[source],
         )
-        value = Binding(self.array(key), rows, fields=fields)
+        value = Binding(self._array(key), rows, fields=fields)
         # a kernel that declares what it does not read gets any array of that type
         is_rounded = rounded_key in self.plan.memory
         unread = self._late(
-            ("unread", key), lambda: self.plan.memory[key].view(self.plan.types.storage.value)
+            ("unread", key), lambda: this.plan.memory[key].view(this.plan.types.storage.value)
         )
-        rounded = Binding(self.array(rounded_key) if is_rounded else unread, rows, fields=fields)
+        rounded = Binding(self._array(rounded_key) if is_rounded else unread, rows, fields=fields)
         return {argument.value_name: value, argument.part(ROUNDED_VALUE): rounded}
 
     def _with_sums(
@@ -402,9 +417,10 @@ class Binder:
         Jacobians are of the linearised state, wherever they are. `reduced`: sums go to the parts of
         the reduced system.
         """
+        this = self._this
         bindings = {**self.scalars(), **self._arguments(plan, self.plan.linearized_state)}
         curvature = self._total(SolverPart.CURVATURES, self._first_tile(plan.factor.name))
-        slots = {"slots": self._late("slots", lambda: self.plan.num_factor_curvatures)}
+        slots = {"slots": self._late("slots", lambda: this.plan.num_factor_curvatures)}
         bindings[SolverPart.CURVATURES.addend] = curvature.with_fields(slots)
         for argument in plan.factor.nodes:
             if argument is plan.form.eliminated:
@@ -434,20 +450,22 @@ class Binder:
 
     def _placed(self, plan: FactorPlan) -> Mapping[str, Late]:
         """How kernels of a factor find the eliminated node's place in a tile."""
+        this = self._this
         name = plan.factor.name
         fields = self._node_fields(name)
         if plan.order.node_at is None:
             return fields
-        node_at = self._late(("node at", name), lambda: self.plan.factor_plans[name].order.node_at)
+        node_at = self._late(("node at", name), lambda: this.plan.factor_plans[name].order.node_at)
         return {**fields, "node_at": node_at}
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, part: NodePart) -> Binding:
+        this = self._this
         binding = self._parts[argument.node_type.name][part.text]
         if plan.order.nodes.get(argument.name) is None:
             return binding
         factor, name = plan.factor.name, argument.name
         index = self._late(
-            ("index", factor, name), lambda: self.plan.factor_plans[factor].order.nodes[name]
+            ("index", factor, name), lambda: this.plan.factor_plans[factor].order.nodes[name]
         )
         return binding.with_fields({"index": index})
 
@@ -479,15 +497,16 @@ class Binder:
         return self._one_object[num_sums]
 
     def _sum_of(self, plan: FactorPlan, argument: Argument, part: NodePart) -> LateSum:
+        this = self._this
         factor, name = plan.factor.name, argument.name
         # products may have others than what is linearised
         key = (factor, name, part is NodePart.PRODUCT)
 
         def tiles(attribute: str) -> Late:
-            return self._late((key, attribute), lambda: getattr(now(), attribute))
+            return this._late((key, attribute), lambda: getattr(now(), attribute))
 
         def now() -> TileIndex | None:
-            return self._tiles(self.plan.factor_plans[factor], argument, part)
+            return this._tiles(this.plan.factor_plans[factor], argument, part)
 
         num_objects = self._num_nodes(argument.node_type.name)
         return self.late_sum(self._sum(plan, argument, part), tiles, num_objects)
@@ -501,7 +520,7 @@ class Binder:
     ) -> Binding:
         if not plan.has_partials(argument):
             return self._node_binding(plan, argument, REDUCED[part] if reduced else part)
-        partials = self.array(plan.key(part, argument))
+        partials = self._array(plan.key(part, argument))
         return self._sum_of(plan, argument, part).partials(partials)
 
     def _reductions(
@@ -518,7 +537,7 @@ class Binder:
                 continue
             for part in parts:
                 output = self._node_binding(plan, argument, REDUCED[part] if reduced else part)
-                partials = self.array(plan.key(part, argument))
+                partials = self._array(plan.key(part, argument))
                 launches.append(self._sum_of(plan, argument, part).reduction(output, partials))
         return launches
 

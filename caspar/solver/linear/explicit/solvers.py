@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,18 +44,19 @@ class DenseSolver:
     def __init__(
         self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
     ) -> None:
+        this = proxy(self)  # which keeps launches
         self.name = "dense" if len(plan.eliminated) == 0 else "schur_dense"
         self.remarks = remarks
         self._backend = plan.library.backend
         system = self._system = ExplicitSystem(plan, binder, structure)
         self._place(structure)
         target = Binding(
-            Late(lambda: self._factorization.matrix.reshape(-1)),
+            Late(lambda: this._factorization.matrix.reshape(-1)),
             Late(lambda: system.size**2),
-            fields={"index": Late(lambda: self._index)},
+            fields={"index": Late(lambda: this._index)},
         )
         self._form = binder.sequence(system.form())
-        write = system.write_entries("entries_dense", lambda: self._entries, target)
+        write = system.write_entries("entries_dense", lambda: this._entries, target)
         self._write = binder.sequence([write])
         self._finish = binder.sequence(system.finish())
 
@@ -110,15 +112,16 @@ class SparseSolver:
     is_direct = True
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
+        this = proxy(self)  # which keeps launches
         self.name = "sparse"
         self._backend = plan.library.backend
         system = self._system = ExplicitSystem(plan, binder, structure)
         self._analyze(structure)
         target = Binding(
-            Late(lambda: self._factorization.values),
-            Late(lambda: int(self._factorization.values.shape[0])),
+            Late(lambda: this._factorization.values),
+            Late(lambda: int(this._factorization.values.shape[0])),
         )
-        write = system.write_entries("entries_sparse", lambda: self._entries, target)
+        write = system.write_entries("entries_sparse", lambda: this._entries, target)
         self._form_launches, self._finish_launches = [*system.form(), write], system.finish()
         self._form = binder.sequence(self._form_launches)
         self._finish = binder.sequence(self._finish_launches)

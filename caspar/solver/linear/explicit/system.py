@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import cast
+from weakref import proxy
 
 import numpy as np
 
@@ -76,6 +77,7 @@ class ExplicitSystem:
     """
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
+        self._this: ExplicitSystem = proxy(self)  # a solver keeps its bindings
         self._binder = binder
         self._backend = plan.library.backend
         self._late = Lates()
@@ -153,37 +155,43 @@ class ExplicitSystem:
         return SharedSum(dim, DType.FLOAT64, items.count, tiles)
 
     def _array(self, key: _Key) -> Late:
-        return self._late(key, lambda: self._memory[key])
+        this = self._this
+        return self._late(key, lambda: this._memory[key])
 
     def _blocks(self, types: TypePair) -> Binding:
-        def scalars() -> Array:
-            blocks, first = self._structure.blocks[types], self._first[types]
-            return self._memory[_Vector.BLOCKS][first : first + blocks.num_blocks * blocks.dim]
+        this = self._this
 
-        length = self._late(("num blocks", types), lambda: self._structure.blocks[types].num_blocks)
+        def scalars() -> Array:
+            blocks, first = this._structure.blocks[types], this._first[types]
+            return this._memory[_Vector.BLOCKS][first : first + blocks.num_blocks * blocks.dim]
+
+        length = self._late(("num blocks", types), lambda: this._structure.blocks[types].num_blocks)
         return Binding(self._late(("blocks", types), scalars), length)
 
     def _of_type(self, vector: _Vector, plan: NodePlan) -> Binding:
         """A node type's part of a vector of all unknowns."""
+        this = self._this
         name, dim = plan.node.name, plan.node.tangent_dim
 
         def scalars() -> Array:
-            first = self._structure.unknowns.nodes[name].first
-            return self._memory[vector][first : first + self._plan.node_plans[name].count * dim]
+            first = this._structure.unknowns.nodes[name].first
+            return this._memory[vector][first : first + this._plan.node_plans[name].count * dim]
 
-        length = self._late(("count", name), lambda: self._plan.node_plans[name].count)
+        length = self._late(("count", name), lambda: this._plan.node_plans[name].count)
         return Binding(self._late((vector, name), scalars), length)
 
     def _num_mixed(self, types: MixedTypes) -> Late:
-        return self._late(("mixed", types), lambda: self._structure.windows.counts[types])
+        this = self._this
+        return self._late(("mixed", types), lambda: this._structure.windows.counts[types])
 
     # -- launches ------------------------------------------------------------------------------
 
     def form(self) -> list[Launch]:
         """From linearised sums and damping to the blocks and the right-hand side."""
+        this = self._this
         # of reduced types for D without zeros alone: their blocks come later
         launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
-        blocks = Late(lambda: self._memory[_Vector.BLOCKS][: self._num_scalars].view(np.float32))
+        blocks = Late(lambda: this._memory[_Vector.BLOCKS][: this._num_scalars].view(np.float32))
         launches.append(self._binder.clear_array(blocks))
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.copy(Span.REDUCED_SUMS, Span.SUMS))
@@ -197,12 +205,16 @@ class ExplicitSystem:
             own["pair_block"] = self._blocks((plan.node.name, plan.node.name))
             launches.append(self._binder.node_launch(plan, "begin_direct", own))
         for place, part in enumerate(self._parts):
-            number = self._late(("number", place), partial(self._number, place))
+            number = self._late(
+                ("number", place), partial(ExplicitSystem._number, self._this, place)
+            )
             output = self._blocks(part.types).with_fields({"index": number})
             if self._sums[place].tiles is None:
                 launches.append(self._adding(place, output))
                 continue
-            tiles, count = self._tiles_of(place, partial(self._sums_at, place))
+            tiles, count = self._tiles_of(
+                place, partial(ExplicitSystem._sums_at, self._this, place)
+            )
             total = self._binder.late_sum(self._sums[place], tiles, count)
             partials = self._array(place)
             launches.append(self._adding(place, total.partials(partials)))
@@ -213,9 +225,10 @@ class ExplicitSystem:
         self, key: Hashable, now: Callable[[], SharedSum]
     ) -> tuple[Callable[[str], Late], Late]:
         """Where attributes of the tiles of a sum, and the number of its objects, are found."""
+        this = self._this
 
         def tiles(attribute: str) -> Late:
-            return self._late((key, attribute), lambda: getattr(now().tiles, attribute))
+            return this._late((key, attribute), lambda: getattr(now().tiles, attribute))
 
         return tiles, self._late((key, "objects"), lambda: now().num_objects)
 
@@ -227,14 +240,15 @@ class ExplicitSystem:
 
     def finish(self) -> list[Launch]:
         """From the solution to steps, and to what the host reads."""
+        this = self._this
         launches = []
         for plan in self._plan.reduced:
             vectors = (_Vector.SCALE, _Vector.RHS, _Vector.SOLUTION)
             own = {one.value: self._of_type(one, plan) for one in vectors}
             launches.append(self._binder.node_launch(plan, "end_direct", own))
         outcome = {
-            "failed": Binding(Late(lambda: self.outcome[:1]), 1),
-            "pivot": Binding(Late(lambda: self.outcome[1:]), 1),
+            "failed": Binding(Late(lambda: this.outcome[:1]), 1),
+            "pivot": Binding(Late(lambda: this.outcome[1:]), 1),
         }
         return [*launches, self._binder.scalar_launch("direct_end", outcome)]
 
@@ -247,8 +261,9 @@ class ExplicitSystem:
 
     def write_entries(self, kernel: str, entries: Callable[[], Entries], matrix: Binding) -> Launch:
         """Entries from the blocks to a matrix."""
+        this = self._this
         blocks, scale = self._array(_Vector.BLOCKS), self._array(_Vector.SCALE)
-        num_scalars, size = Late(lambda: self._num_scalars + 1), Late(lambda: self.size)
+        num_scalars, size = Late(lambda: this._num_scalars + 1), Late(lambda: this.size)
         source = Late(lambda: entries().source)
         rows, columns = Late(lambda: entries().rows), Late(lambda: entries().columns)
         bindings = {
@@ -261,11 +276,12 @@ class ExplicitSystem:
 
     def _adding(self, place: int, target: Binding) -> Launch:
         """The launch that adds a part's blocks to a target."""
+        this = self._this
         part, bindings = self._parts[place], {"pair_block": target}
         if isinstance(part, FactorBlocks):
             if part.weights is not None:
-                weights = Late(lambda: cast(FactorBlocks, self._parts[place]).weights)
-                count = Late(lambda: cast(FactorBlocks, self._parts[place]).plan.count)
+                weights = Late(lambda: cast(FactorBlocks, this._parts[place]).weights)
+                count = Late(lambda: cast(FactorBlocks, this._parts[place]).plan.count)
                 bindings["pair_order"] = Binding(weights, count)
             role = self._plan.library.exact_role(part.plan.factor.name, part.pair.role)
             return self._binder.pair(part.plan, role, bindings)
@@ -280,11 +296,11 @@ class ExplicitSystem:
             sums_rows=rows in self._merges,
             sums_columns=columns in self._merges,
         )
-        first = Late(lambda: cast(FillBlocks, self._parts[place]).first)
-        second = Late(lambda: cast(FillBlocks, self._parts[place]).second)
+        first = Late(lambda: cast(FillBlocks, this._parts[place]).first)
+        second = Late(lambda: cast(FillBlocks, this._parts[place]).second)
         bindings["row_mixed"] = self._mixed(rows, first)
         bindings["column_mixed"] = self._mixed(columns, second)
-        count = Late(lambda: int(self._number(place).shape[0]))
+        count = Late(lambda: int(this._number(place).shape[0]))
         return self._binder.bind(given.name, bindings, count)
 
     def _mixed(self, types: MixedTypes, items: Late) -> Binding:
@@ -295,22 +311,24 @@ class ExplicitSystem:
         return Binding(memory, self._num_merged(types), fields={"index": items})
 
     def _num_merged(self, types: MixedTypes) -> Late:
-        return self._late(("merged", types), lambda: self._merges[types].num_objects)
+        this = self._this
+        return self._late(("merged", types), lambda: this._merges[types].num_objects)
 
     def _merge(self, types: MixedTypes) -> list[Launch]:
         """Sum Z of items that couple the same two nodes."""
+        this = self._this
 
         def items() -> MergedItems:
-            return self._structure.merged[types]
+            return this._structure.merged[types]
 
         number, places = Late(lambda: items().number), Late(lambda: items().items)
         memory = self._array(_Merged(types))
         output = Binding(memory, self._num_merged(types), fields={"index": number})
         source = Binding(self._array(types), self._num_mixed(types), fields={"index": places})
-        cleared = Late(lambda: self._memory[_Merged(types)].view(np.float32))
+        cleared = Late(lambda: this._memory[_Merged(types)].view(np.float32))
         launches = [self._binder.clear_array(cleared)]
         merged, is_summed = output, self._merges[types].tiles is not None
-        tiles, num_sums = self._tiles_of(("merge", types), lambda: self._merges[types])
+        tiles, num_sums = self._tiles_of(("merge", types), lambda: this._merges[types])
         total = self._binder.late_sum(self._merges[types], tiles, num_sums)
         partials = self._array(_Merged(types, are_partial=True))
         if is_summed:
@@ -321,8 +339,9 @@ class ExplicitSystem:
         return [*launches, total.reduction(output, partials)] if is_summed else launches
 
     def _mix(self, factor: FactorPlan) -> list[Launch]:
+        this = self._this
         eliminated, name = factor.form.eliminated_argument.node_type, factor.factor.name
-        count = Late(lambda: self._plan.factor_plans[name].count)
+        count = Late(lambda: this._plan.factor_plans[name].count)
         bindings = {}
         for argument in factor.reduced:
             types = (eliminated.name, argument.node_type.name)
@@ -330,7 +349,9 @@ class ExplicitSystem:
             bindings[argument.part("mixed")] = Binding(
                 self._array(types),
                 self._num_mixed(types),
-                self._late(("window", place), partial(self._first_of_window, place)),
+                self._late(
+                    ("window", place), partial(ExplicitSystem._first_of_window, self._this, place)
+                ),
                 count,
             )
         return self._binder.mix(factor, bindings)
