@@ -11,7 +11,7 @@ from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.loop.barriers import ONE_BLOCK_LOOP_OPTION
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, Late, at_present
 from caspar.runtime.backend import (
     Kernel,
     Launch,
@@ -194,8 +194,12 @@ class HarnessBackend(CpuBackend):
         module = compile_cuda(source.text, defines={"CHOSEN_BLOCK_SIZE": str(size)})
         return HarnessKernel(source, module, size)
 
-    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
+    def bind(
+        self, kernel: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
+    ) -> Launch:
         """Fix the arguments."""
+        kernel = at_present(kernel)
+        num_items: int = at_present(count)
         assert isinstance(kernel, HarnessKernel)
         source = kernel.source
         values = parameter_values(source.params, bindings, count)
@@ -205,7 +209,7 @@ class HarnessBackend(CpuBackend):
         # place they read what it writes, and use nothing of it
         addresses = [one.ctypes.data for one in arguments if isinstance(one, np.ndarray)]
         in_place = len(set(addresses)) < len(addresses)
-        is_full = count % (kernel.block_size * source.items_per_thread) == 0
+        is_full = num_items % (kernel.block_size * source.items_per_thread) == 0
         return HarnessLaunch(
             kernel,
             (num_blocks, source.num_layers),

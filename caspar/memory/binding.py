@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from caspar.memory.array import Array
 
 
+class Late:
+    """A number, an array or a kernel that is looked up whenever a launch is bound.
+
+    Which launches a solver has does not depend on counts and indices; where their arrays are, and
+    how long, does. A launch of late bindings can be bound again in its place. What owns launches is
+    asked through a weak reference: else memory would wait for the garbage collector.
+
+    Attributes:
+        now: Returns what it is at present.
+        address: Returns where it begins, of an array of the host, where that is known without it;
+            None: it is not.
+    """
+
+    __slots__ = ("address", "now")
+
+    def __init__(self, now: Callable[[], Any], address: Callable[[], int] | None = None) -> None:
+        self.now = now
+        self.address = address
+
+    @property
+    def number(self) -> int:
+        """What a launch on the host passes: an integer, or where an array begins."""
+        if self.address is not None:
+            return self.address()
+        value = self.now()
+        return value if isinstance(value, int) else int(value.ctypes.data)
+
+
+class Lates:
+    """Late values by what they are, so that launches share them."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Late] = {}
+
+    def __call__(
+        self, key: Hashable, now: Callable[[], Any], address: Callable[[], int] | None = None
+    ) -> Late:
+        """The value of a key, made by the other arguments when it is first asked for."""
+        if key not in self._made:
+            self._made[key] = Late(now, address)
+        return self._made[key]
+
+
+def at_present(value: Any) -> Any:
+    """What a late value is now; anything else as it is."""
+    return value.now() if isinstance(value, Late) else value
+
+
 @dataclass(frozen=True)
 class Binding:
-    """Memory for one kernel argument.
+    """Memory for one kernel argument; any part of it may be late.
 
     Attributes:
         data: The array: blocked, rows or partials, as the argument's access says.
@@ -21,15 +70,16 @@ class Binding:
     """
 
     data: Array
-    length: int
-    first: int = 0
-    window: int | None = None
+    length: Any
+    first: Any = 0
+    window: Any = None
     fields: Mapping[str, Array | int] = field(default_factory=dict)
 
     @property
     def num_objects(self) -> int:
         """Objects that items may touch."""
-        return self.length if self.window is None else self.window
+        count: int = at_present(self.length if self.window is None else self.window)
+        return count
 
     def with_fields(self, fields: Mapping[str, Array | int]) -> Binding:
         """The same memory with more fields."""

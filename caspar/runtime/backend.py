@@ -7,7 +7,7 @@ plan, `run` in the inner loop.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array, PickedRows
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, Late
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
@@ -73,6 +73,22 @@ class LaunchSequence(Protocol):
         Args:
             flag: (1,) float64 on the device; kernels guarded by it do nothing once it is set.
             max_runs: Upper bound of the runs that do something.
+        """
+
+
+LateNumbers = dict[Late, int]
+"""What late values are at present, as launches pass them."""
+
+
+@runtime_checkable
+class LateSequence(LaunchSequence, Protocol):
+    """Launches that can be bound again, by what their late bindings are then."""
+
+    def bind_again(self, numbers: LateNumbers) -> None:
+        """Write parameters and numbers of blocks anew.
+
+        Args:
+            numbers: What other launches have looked up; more is added.
         """
 
 
@@ -307,8 +323,10 @@ class Executor(Protocol):
             CompileError: A source did not compile.
         """
 
-    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
-        """Fix the parameters of a kernel for `count` items."""
+    def bind(
+        self, kernel: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
+    ) -> Launch:
+        """Fix the parameters of a kernel for `count` items, by what is late at present."""
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""

@@ -1,12 +1,16 @@
-"""What a device makes before it iterates, and keeps for the next solve of the same structure.
+"""What a device makes before it iterates, and keeps for the next solves.
 
-Cost tiers: order, memory and captured launches once for a structure (counts and indices); values
-once for a solve.
+Of a large problem the system is kept until another structure (counts and indices) comes. Of small
+ones several are kept. A new structure then takes the place of the least recently used one: its
+launches are bound again, where the backend can do that and the structures are of one kind.
+
+Cost tiers: order, memory and launches once for a structure; values once for a solve.
 """
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
@@ -29,9 +33,27 @@ from caspar.solver.system.phases import bound_phases
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
 
+MAX_KEPT = 4
+"""Systems of small problems that are kept: a loop often alternates between a few structures."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A system that is kept.
+
+    Attributes:
+        signature: Of the problem it was made for.
+        system: Its launches and memory.
+        is_small: Whether it is kept beside others.
+    """
+
+    signature: Signature
+    system: NormalEquations
+    is_small: bool
+
 
 class KeptSystem:
-    """Kernels of a recipe on one device, and the system of the last solve.
+    """Kernels of a recipe on one device, and the systems of the last solves.
 
     Args:
         backend: Where they run.
@@ -51,19 +73,28 @@ class KeptSystem:
         self._backend = backend
         self._bound: list[tuple[KernelLibrary, tuple[bool, ...]]] = []
         self._lock = Lock()
-        self._kept: tuple[Signature, NormalEquations] | None = None
+        # the most recently used one is last
+        self._kept: list[_Kept] = []
         self._num_releases = 0
 
     def release(self) -> None:
-        """Forget the system of the last solve, also where that has not ended."""
+        """Forget all systems, also where a solve has not ended."""
         with self._lock:
-            self._kept = None
+            self._kept.clear()
             self._num_releases += 1
 
-    def memory_table(self) -> str | None:
-        """What is kept of the last solve; None before it."""
+    def make_room(self) -> None:
+        """Forget the system of a large problem."""
         with self._lock:
-            return None if self._kept is None else self._kept[1].memory_table()
+            self._kept = [one for one in self._kept if one.is_small]
+
+    def memory_table(self) -> str | None:
+        """What is kept of the last solve, and that there is more; None before it."""
+        with self._lock:
+            if len(self._kept) == 0:
+                return None
+            *others, last = (one.system for one in self._kept)
+            return last.memory_table(others)
 
     @property
     def device(self) -> str:
@@ -87,35 +118,54 @@ class KeptSystem:
             shard: Which part, and what it knows of the whole; None: it is all of it.
         """
         with self._lock:
-            kept, self._kept = self._kept, None
+            last = self._kept.pop() if len(self._kept) > 0 else None
             num_releases = self._num_releases
-        if kept is None or kept[0] != self._signature(
-            problem.with_indices(kept[1].uploader()), shard
-        ):
-            # the old arena is let go of before the new one is allocated
-            kept = None
-            self._backend.trim()
+        kept = None if last is None else self._found(last, problem, shard)
+        if kept is None:
+            # the old arena of a large problem is let go of before the new one is allocated
+            last = None
             with phase("setting up"):
                 kept = self._make(problem, shard)
-        elif shard is not None and kept[1].plan.shard is not None:
-            kept[1].plan.shard.take_over(shard)
-        kept[1].load(problem)
+        elif shard is not None and kept.system.plan.shard is not None:
+            kept.system.plan.shard.take_over(shard)
+        kept.system.load(problem)
         # a part's arrays may have been made for this
         del problem
         is_usable = True
         try:
-            yield kept[1]
+            yield kept.system
         except (BackendError, MemoryError):
             is_usable = False
             raise
         finally:
             with self._lock:
                 if is_usable and self._num_releases == num_releases:
-                    self._kept = kept
+                    beside = [one for one in self._kept if one.is_small and kept.is_small]
+                    self._kept = [*beside[-MAX_KEPT + 1 :], kept]
 
-    def _make(self, problem: Problem, shard: Shard | None) -> tuple[Signature, NormalEquations]:
+    def _found(self, last: _Kept, problem: Problem, shard: Shard | None) -> _Kept | None:
+        """The system of a problem of the same structure; `last` is kept if it is another one."""
+        indexed = problem.with_indices(last.system.uploader())
+        signature = self._signature(indexed, shard)
+        if last.signature == signature:
+            return last
+        with self._lock:
+            if last.is_small:
+                self._kept.append(last)
+            found = next((one for one in self._kept if one.signature == signature), None)
+            if found is not None:
+                self._kept.remove(found)
+        return found
+
+    def _make(self, problem: Problem, shard: Shard | None) -> _Kept:
         counts: Mapping[str, int] = problem.counts
         instances: Mapping[str, int] = problem.num_instances
+        num_items = sum(counts.values()) + sum(instances.values())
+        is_small = shard is None and num_items <= self.recipe.limits.max_items_beside
+        if not is_small:
+            with self._lock:
+                self._kept.clear()
+            self._backend.trim()
         if shard is not None:
             counts, instances = shard.counts, shard.instances
         limits, design = self.recipe.limits, self.kernels.design(counts, instances)
@@ -129,6 +179,32 @@ class KeptSystem:
         del indexed
         nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, limits, shard)
         plan = make_plan(library, design.types, factors, nodes, limits, shard)
+        system = self._renewed(design, plan) if is_small else None
+        if system is None:
+            system = self._timed(design, plan)
+        return _Kept(signature, system, is_small)
+
+    def _renewed(self, design: SolverDesign, plan: Plan) -> NormalEquations | None:
+        """A system that is kept and that has taken a plan; None: one has to be made."""
+        with self._lock:
+            if len(self._kept) < MAX_KEPT:
+                return None
+            kind = plan.kind
+            of_kind = (one for one in self._kept if one.system.plan.kind == kind)
+            oldest = next(of_kind, self._kept[0])
+            self._kept.remove(oldest)
+        load = partial(self.kernels.load, design, plan.library)
+        is_renewed = oldest.system.renewed(
+            plan,
+            lambda binder, phases, usual: make_solvers(
+                LinearSystem(self.recipe, design, plan, binder, phases, load, usual)
+            ),
+        )
+        return oldest.system if is_renewed else None
+
+    def _timed(self, design: SolverDesign, plan: Plan) -> NormalEquations:
+        """A new system; what it has compiled counts as compiling."""
+        library, nodes = plan.library, plan.nodes
         start, known_s = time.perf_counter(), self.kernels.compile_time_s
         reductions_s = library.reductions_time_s
         made = self._bind(design, plan)
@@ -139,7 +215,7 @@ class KeptSystem:
             # loops and reductions are compiled for the first structure
             self.kernels.compile_time_s = known_s + time.perf_counter() - start
             self._bound.append(bound)
-        return signature, made
+        return made
 
     def _bind(self, design: SolverDesign, plan: Plan) -> NormalEquations:
         load = partial(self.kernels.load, design, plan.library)

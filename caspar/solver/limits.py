@@ -25,6 +25,8 @@ class Limits:
             before the host has accepted it.
         large_jacobian_bytes: Bytes of stored Jacobians from which on candidates share their memory,
             so that the system is linearised again after a rejected step.
+        max_items_beside: Instances of all factors and nodes up to which a solver keeps the systems
+            of several structures, and binds the launches of one again for another structure.
         min_instances_of_device: Instances of all factors for each of several devices; with fewer, a
             solve uses one device.
         max_narrow_partners: Nodes that remain, of one type, up to which items' places in node tiles
@@ -68,6 +70,8 @@ class Limits:
     # measured up to 0.7 M factors: the host needs 40 us to decide, and what is done in vain grows
     max_factors_ahead: int = 1 << 20
     large_jacobian_bytes: int = 1 << 30
+    # memory of some 100 MB for each
+    max_items_beside: int = 1 << 17
     # a PCG iteration of 0.7 M observations takes 0.021 ms on an H200, and adding up over two H100
     # 0.010
     min_instances_of_device: int = 500_000

@@ -1,4 +1,4 @@
-"""What a solver makes before it iterates, and keeps for the next solve: on one device or several.
+"""What a solver makes before it iterates, and keeps for the next solves: on one device or several.
 
 Each device here has a `KeptSystem` for its part. Several devices are those of one process, or one
 of each of several processes.
@@ -57,8 +57,14 @@ class Preparation:
                 self.kernels = self._own[0].kernels
 
     def release(self) -> None:
-        """Forget the systems of the last solve, also where that has not ended."""
+        """Forget all systems, also where a solve has not ended."""
         for one in (self._whole, *self._own):
+            one.release()
+
+    def make_room(self) -> None:
+        """Forget the systems of large problems, such as those that several devices share."""
+        self._whole.make_room()
+        for one in self._own:
             one.release()
 
     def memory_table(self) -> str | None:
@@ -90,7 +96,7 @@ class Preparation:
                 stack.enter_context(self._lock)
             design = partial(self._own[0].kernels.design, reading.whole.counts, reading.instances)
             least = limits.min_instances_of_device
-            share = devices.share(reading, design, least, self._make_room)
+            share = devices.share(reading, design, least, self._give_room)
             if peers is None and len(share.shards) == 0:
                 for one in self._own:
                     one.release()
@@ -145,8 +151,8 @@ class Preparation:
         finally:
             _give_back(team, contexts, error)
 
-    def _make_room(self) -> None:
-        """Give back the memory of the last solve's systems."""
+    def _give_room(self) -> None:
+        """Give back the memory of the last solves' systems."""
         self.release()
         for one in self._own:
             one.trim()

@@ -1,7 +1,8 @@
 """What a solver keeps from problem to problem, and how it opens one.
 
 Input: the user's arrays. Output: a `Crew`, the devices with the values loaded. For each set of
-factors that occurs there is a `Preparation`; the last one used keeps memory. Cost tier: once for
+factors that occurs there is a `Preparation`; the last one used keeps memory, and a few used before
+it that of small problems. Cost tier: once for
 each solve; kernels once for each set of factors.
 """
 
@@ -31,6 +32,9 @@ from caspar.solver.shards.share import Reading
 if TYPE_CHECKING:
     from caspar.solver.ranks.devices import RankDevices
     from caspar.solver.shards.devices import Devices
+
+MAX_BESIDE = 3
+"""Sets of factors, beside the last one used, whose systems of small problems are kept."""
 
 
 class Session:
@@ -189,13 +193,18 @@ class Session:
             return self._made[active.key][0]
 
     def _preparation(self, active: Active) -> Preparation:
-        """Of what takes part; the memory of the others goes before there is another."""
+        """Of what takes part; the memory of large problems goes before there is another."""
         with self._lock:
-            chosen = self._last = self._made[active.key][1]
-            for _, other in self._made.values():
-                if other is not chosen:
-                    other.release()
-        return chosen
+            # the most recently used one is last
+            chosen = self._made.pop(active.key)
+            earlier = [other for _, other in self._made.values()]
+            self._made[active.key] = chosen
+            self._last = chosen[1]
+            for other in earlier:
+                other.make_room()
+            for other in earlier[:-MAX_BESIDE]:
+                other.release()
+        return chosen[1]
 
     def add_backlog(self, time_s: float) -> None:
         """Seconds of tracing and compiling outside a solve."""

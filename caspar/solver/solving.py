@@ -153,7 +153,7 @@ def _solved(
         return None
     if session.ranks is None:
         taking_part = active.recipe.factors, active.recipe.nodes
-        remarks = (*remarks, *session.remarks_on_parts.of(system, *taking_part, problem))
+        remarks = (*remarks, *session.remarks_on_parts.of(system.plan, *taking_part, problem))
     log_end(status.name, len(course.records), course.initial_cost, final_cost)
     return SolveResult(
         status=status,

@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.errors import InputError
 from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.limits import Limits
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
 from tests.solver.linear.linear_cases import (
     drift,
@@ -122,14 +123,25 @@ class Counted(CpuBackend):
 
     @property
     def num_held(self) -> int:
-        """Arenas that are still in memory."""
+        """Arenas that are still in memory, after the garbage collector."""
         gc.collect()
+        return self.num_reachable
+
+    @property
+    def num_reachable(self) -> int:
+        """Arenas that are still in memory."""
         return sum(arena() is not None for arena in self._arenas)
+
+
+ONE_AT_A_TIME = Limits(max_items_beside=0)
+"""Of large problems."""
 
 
 def test_a_problem_that_grows_and_shrinks() -> None:
     backend = Counted()
-    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
+    made = caspar.Solver(
+        (between, anchor), backend=backend, linear_solver="pcg", limits=ONE_AT_A_TIME
+    )
     whole = made.solve(GRID)
     assert backend.num_held == 1
     table = made.memory_table()
@@ -197,10 +209,47 @@ def test_a_factor_that_names_what_is_eliminated_first(linear_solver: str) -> Non
 
 def test_solves_inside_each_other_leave_one_plan() -> None:
     backend = Counted()
-    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
+    made = caspar.Solver(
+        (between, anchor), backend=backend, linear_solver="pcg", limits=ONE_AT_A_TIME
+    )
     made.solve(GRID, on_iteration=lambda _: not made.solve(NO_BETWEEN).status.is_success)
     made.solve(GRID)
     assert backend.num_held == 1
+    made.release()
+    assert backend.num_held == 0
+
+
+@pytest.mark.parametrize("linear_solver", ["pcg", "sparse", "dense"])
+@pytest.mark.parametrize("limits", [ONE_AT_A_TIME, Limits()], ids=["large", "small"])
+def test_memory_does_not_wait_for_the_garbage_collector(linear_solver: str, limits: Limits) -> None:
+    backend = Counted()
+    made = caspar.Solver(
+        (between, anchor), backend=backend, linear_solver=linear_solver, limits=limits
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        first = made.solve(GRID)
+        num_one = backend.num_reachable
+        for _ in range(3):
+            made.solve(NO_BETWEEN)
+            made.solve(GRID)
+        assert_same_values(made.solve(GRID).values, first.values)
+        assert backend.num_reachable == (num_one if limits is ONE_AT_A_TIME else 2 * num_one)
+        made.release()
+        assert backend.num_reachable == 0
+    finally:
+        gc.enable()
+
+
+def test_small_problems_of_other_factors_are_kept() -> None:
+    backend = Counted()
+    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
+    whole, part = made.solve(GRID), made.solve(NO_BETWEEN)
+    assert backend.num_held == 2
+    assert_same_values(made.solve(GRID).values, whole.values)
+    assert_same_values(made.solve(NO_BETWEEN).values, part.values)
+    assert backend.num_held == 2
     made.release()
     assert backend.num_held == 0
 

@@ -16,7 +16,7 @@ from caspar.codegen.source import KernelSource
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array, PickedRows
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, Late
 from caspar.runtime.backend import (
     HostCopies,
     HostScalars,
@@ -118,9 +118,10 @@ class CpuBackend(CpuIndexing):
         """The scalars themselves."""
         return CpuScalars(scalars)
 
-    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
+    def bind(
+        self, kernel: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
+    ) -> Launch:
         """Fill the parameter table."""
-        assert isinstance(kernel, CpuKernel)
         return bound_launch(kernel, bindings, count)
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:

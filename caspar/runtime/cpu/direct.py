@@ -358,6 +358,12 @@ class QdldlFactorization:
         """Bytes of the values, and of the numbers where rows begin."""
         return int(self.values.nbytes + self._matrix.indptr.nbytes)
 
+    @property
+    def operations_of_entry(self) -> float:
+        """Operations of a factorisation by entries of the factor."""
+        lengths = np.diff(self._solver.factors()[0].indptr).astype(np.float64) + 1.0
+        return float(lengths @ lengths) / float(lengths.sum())
+
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""
         self._solver.update(self._matrix, upper=True)

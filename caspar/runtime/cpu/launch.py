@@ -1,7 +1,8 @@
 """Kernels with their parameters, and lists of them that one compiled driver runs.
 
 A launch is an entry in three integer arrays (function, parameter table, tiles), so that the driver
-runs a whole list without returning to Python.
+runs a whole list without returning to Python. Launches of late bindings are bound again in their
+place: their entries are written anew, and no object is made.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
+from caspar.memory.access import TILES
 from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, Late, at_present
+from caspar.runtime.backend import Kernel, LateNumbers
 from caspar.runtime.cpu.driver import run_launches
-from caspar.runtime.parameters import bound_blocks, parameter_values
+from caspar.runtime.parameters import parameter_sources
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class CpuFunction:
     address: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class CpuLaunch:
     """A kernel with its parameter table.
 
@@ -46,36 +49,73 @@ class CpuLaunch:
         kernel: The kernel, or a function that is called as one.
         table: (num_params,) int64: addresses and integers.
         num_tiles: Tiles to run.
-        values: What the table was made of.
+        sources: What the table is made of.
+        chosen: Which kernel it is at present; None: always the same.
+        size: Items, or groups of node tiles; None: always as many tiles.
     """
 
     kernel: CpuKernel | CpuFunction
     table: NDArray[np.int64]
     num_tiles: int
-    values: tuple[int | Array, ...]
+    sources: Sequence[int | Array | Late]
+    chosen: Late | None = None
+    size: Late | None = None
+
+    def __post_init__(self) -> None:
+        """Find what is late."""
+        late = [(place, one) for place, one in enumerate(self.sources) if isinstance(one, Late)]
+        self._places = np.array([place for place, _ in late], dtype=np.intp)
+        self._late = [one for _, one in late]
+        self._looked_up = [*self._late, *([] if self.size is None else [self.size])]
+
+    @property
+    def values(self) -> tuple[int | Array, ...]:
+        """What is passed at present."""
+        return tuple(map(at_present, self.sources))
 
     def without(self, arrays: Sequence[Array]) -> "CpuLaunch":
         """The same, but it does not keep some arrays alive."""
-        kept = tuple(
-            0 if any(value is array for array in arrays) else value for value in self.values
-        )
-        return replace(self, values=kept)
+        kept = [0 if any(one is array for array in arrays) else one for one in self.sources]
+        return replace(self, sources=kept)
 
     def set_address(self, number: int, address: int) -> None:
         """Pass another address."""
         self.table[number] = address
+
+    def bind_again(self, numbers: LateNumbers) -> None:
+        """Write what is late anew; `numbers` has what was looked up already."""
+        for late in self._looked_up:
+            if late not in numbers:
+                numbers[late] = late.number
+        self.table[self._places] = [numbers[late] for late in self._late]
+        if self.chosen is not None:
+            self.kernel = self.chosen.now()
+        if self.size is not None:
+            assert isinstance(self.kernel, CpuKernel)
+            self.num_tiles = _num_tiles(self.kernel, numbers[self.size])
 
     def run(self) -> None:
         """Run every tile."""
         CpuSequence([self]).run()
 
 
-def bound_launch(kernel: CpuKernel, bindings: Mapping[str, Binding], count: int) -> CpuLaunch:
+def bound_launch(
+    chosen: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
+) -> CpuLaunch:
     """A launch for `count` items."""
-    values = parameter_values(kernel.source.params, bindings, count)
+    kernel: CpuKernel = at_present(chosen)
+    sources = parameter_sources(kernel.source.params, bindings, count)
+    values = map(at_present, sources)
     table = [value if isinstance(value, int) else value.ctypes.data for value in values]
-    num_tiles = bound_blocks(kernel.source, bindings, count, kernel.block_size)
-    return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, tuple(values))
+    size = bindings[TILES].length if kernel.source.tiled else count
+    num_tiles = _num_tiles(kernel, at_present(size))
+    late = [one if isinstance(one, Late) else None for one in (chosen, size)]
+    return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, sources, *late)
+
+
+def _num_tiles(kernel: CpuKernel, size: int) -> int:
+    """Tiles of so many items, or groups of node tiles."""
+    return size if kernel.source.tiled else kernel.source.num_blocks(size, kernel.block_size)
 
 
 class CpuSequence:
@@ -87,15 +127,23 @@ class CpuSequence:
 
     def __init__(self, launches: Sequence[CpuLaunch]) -> None:
         self.launches = tuple(launches)
-        rows = (
-            [launch.kernel.address for launch in launches],
-            [launch.table.ctypes.data for launch in launches],
-            [launch.num_tiles for launch in launches],
-        )
-        self._arrays = tuple(np.array(row, dtype=np.int64) for row in rows)
-        functions, tables, num_tiles = (array.ctypes.data for array in self._arrays)
+        self._tables = np.array([one.table.ctypes.data for one in launches], dtype=np.int64)
+        self._functions, self._num_tiles = np.zeros((2, len(launches)), dtype=np.int64)
+        arrays = (self._functions, self._tables, self._num_tiles)
+        functions, tables, num_tiles = (array.ctypes.data for array in arrays)
         self._addresses = (functions, tables, num_tiles, len(launches))
-        self._is_shared = any(launch.num_tiles > 1 for launch in launches)
+        self._write()
+
+    def _write(self) -> None:
+        self._functions[:] = [launch.kernel.address for launch in self.launches]
+        self._num_tiles[:] = sizes = [launch.num_tiles for launch in self.launches]
+        self._is_shared = max(sizes, default=0) > 1
+
+    def bind_again(self, numbers: LateNumbers) -> None:
+        """See `LateSequence`."""
+        for launch in self.launches:
+            launch.bind_again(numbers)
+        self._write()
 
     def run(self) -> None:
         """Run every launch once."""

@@ -12,7 +12,7 @@ import cupy
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, Late, at_present
 from caspar.runtime.backend import (
     Kernel,
     Launch,
@@ -79,8 +79,11 @@ class CudaBackend(CudaIndexing):
         self._compilation.begin_structure(tiled=any(source.tiled for source in sources))
         return self._compilation.load(sources, block_size, is_settled=is_settled)
 
-    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
+    def bind(
+        self, kernel: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
+    ) -> Launch:
         """Fix grid and arguments."""
+        kernel = at_present(kernel)
         assert isinstance(kernel, CudaKernel)
         source = kernel.source
         values = parameter_values(source.params, bindings, count)

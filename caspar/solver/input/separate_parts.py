@@ -36,7 +36,7 @@ class RemarksOnParts:
 
     def of(
         self,
-        system: object,
+        plan: object,
         factors: Sequence[TracedFactor],
         nodes: Sequence[NodeType],
         problem: Problem,
@@ -44,14 +44,14 @@ class RemarksOnParts:
         """The remarks.
 
         Args:
-            system: What a solve iterates on: another one for other counts or indices.
+            plan: Of the system: another one for other counts or indices.
             factors: As of `remarks_on_parts`.
             nodes: Likewise.
             problem: Likewise.
         """
         known = self._known
-        if known is None or known[0]() is not system:
-            known = weakref.ref(system), remarks_on_parts(factors, nodes, problem)
+        if known is None or known[0]() is not plan:
+            known = weakref.ref(plan), remarks_on_parts(factors, nodes, problem)
             self._known = known
         return known[1]
 

@@ -69,6 +69,8 @@ class LinearSystem:
         phases: Its launches.
         load: Compiles kernels that only some methods need, unless they have been: their name among
             the kernels of the design, and what makes them.
+        earlier: The solver of an earlier plan of the same kind, whose launches may be bound again;
+            None: there is none.
     """
 
     recipe: Recipe
@@ -77,6 +79,7 @@ class LinearSystem:
     binder: Binder
     phases: Phases
     load: Callable[[str, Specs], None]
+    earlier: LinearSolver | None = None
 
 
 @dataclass(frozen=True)

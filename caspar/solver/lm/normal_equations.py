@@ -15,12 +15,10 @@ Their launches add up what has to be added up (`shared_sums`), so that all hold 
 what the host reads besides goes through `communicator`, and is the same on all.
 """
 
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from caspar.equations.node_blocks import KEPT_WAY, NUM_INSIDE
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.runtime.group.member import Communicator, Group
@@ -34,135 +32,11 @@ from caspar.solver.lm.derivative_sizes import (
 from caspar.solver.lm.faults import Findings
 from caspar.solver.lm.plain_steps import Number, PlainSteps
 from caspar.solver.lm.roundings import moved_scores, typical_change
-from caspar.solver.lm.steps import LinearGoal, TriedStep
+from caspar.solver.lm.steps import LinearGoal, Linearization, Place, TriedStep
 from caspar.solver.lm.usual_options import usual_options
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
-
-
-class Place(Enum):
-    """The values at which Jacobians, gradients and blocks were taken."""
-
-    NOWHERE = "none that are needed: the next step must score and linearise first"
-    CURRENT = "the current values"
-    CANDIDATE = "the candidate of the last step, before it is known whether it is accepted"
-    TRIED = "the current values, from which the step with `begun_damping` was tried already"
-
-
-class Linearization(NamedTuple):
-    """What the device holds of the linearised problem.
-
-    Attributes:
-        is_scaled: Jacobians are stored, of variables that are scaled by D: they belong to one
-            damping. Of the plan, never changes.
-        is_shared: Candidates are in the memory of the Jacobians. Of the plan, never changes.
-        place: Where it was linearised.
-        begun_damping: Damping with which the linear solve has begun; None: it has not.
-        was_rejected: The last step was rejected.
-        levelling: 1 if D levels the entries of a part of a tangent, else 0.
-        num_inside: Accepted steps from here on that keep `KEPT_WAY`.
-    """
-
-    is_scaled: bool
-    is_shared: bool
-    place: Place = Place.NOWHERE
-    begun_damping: float | None = None
-    was_rejected: bool = False
-    levelling: float = 1.0
-    num_inside: int = 0
-
-    @property
-    def controls(self) -> tuple[float, float]:
-        """The scalars `levelling` and `shortening`, see `node_blocks.clipped_step`."""
-        if self.was_rejected:
-            return self.levelling, 1.0
-        return self.levelling, KEPT_WAY if self.num_inside > 0 else 0.0
-
-    def loaded(self, num_inside: int = 0) -> "Linearization":
-        """After other start values and constants were packed."""
-        return Linearization(self.is_scaled, self.is_shared, num_inside=num_inside)
-
-    def overwritten(self) -> "Linearization":
-        """After other work in the same memory, such as scoring the current values."""
-        return self._at(Place.NOWHERE)
-
-    def linearized(self, damping: float) -> "Linearization":
-        """After the current values were linearised, unless that was done ahead.
-
-        Args:
-            damping: Of the next step. What was scaled for another damping is of no use.
-        """
-        if self.was_tried(damping):
-            return self
-        if self.place is not Place.CANDIDATE:
-            return self._at(Place.CURRENT)
-        if self.is_scaled and self.begun_damping != damping:
-            return self._at(Place.NOWHERE)
-        return self._at(Place.CURRENT, self.begun_damping)
-
-    def tried(self) -> "Linearization":
-        """After a step was solved for, retracted and scored."""
-        return self._at(Place.NOWHERE if self.is_shared else Place.CURRENT)
-
-    def took_plain_steps(self, damping: float | None) -> "Linearization":
-        """After plain steps: their values are the current ones.
-
-        Args:
-            damping: Of the step that was tried and not taken; None: all were taken.
-        """
-        if damping is None:
-            return self._at(Place.NOWHERE, was_rejected=False)
-        return self._at(Place.TRIED, damping, was_rejected=False)
-
-    def was_tried(self, damping: float) -> bool:
-        """Whether the step with that damping was tried already."""
-        return self.place is Place.TRIED and self.begun_damping == damping
-
-    def went_ahead(self, damping: float) -> "Linearization":
-        """After the candidate was linearised, and the linear solve begun with this damping."""
-        return self._at(Place.CANDIDATE, damping)
-
-    def accepted(self) -> "Linearization":
-        """After the candidate became the current values: only what was done ahead is of use."""
-        if self.place is Place.CANDIDATE:
-            return self._at(Place.CANDIDATE, self.begun_damping, was_rejected=False)
-        moved = self._at(Place.NOWHERE, was_rejected=False)
-        if self.num_inside == 0:
-            return moved
-        return moved._replace(num_inside=self.num_inside - 1)
-
-    def rejected(self) -> "Linearization":
-        """After the current values were kept. The next damping is another one."""
-        is_kept = self.place is Place.CURRENT and not self.is_scaled
-        return self._at(Place.CURRENT if is_kept else Place.NOWHERE, was_rejected=True)
-
-    def released(self) -> "Linearization":
-        """As if no step had been rejected at these values; they have to be linearised again."""
-        return self._at(Place.NOWHERE, was_rejected=False)
-
-    def levelled(self, levelling: float) -> "Linearization":
-        """With other levelling from the next linearisation on."""
-        return self._replace(levelling=levelling)
-
-    def _at(
-        self,
-        place: Place,
-        begun_damping: float | None = None,
-        *,
-        was_rejected: bool | None = None,
-    ) -> "Linearization":
-        """Linearised elsewhere; by default no linear solve has begun."""
-        # several times an iteration, where `_replace` takes longer
-        return Linearization(
-            self.is_scaled,
-            self.is_shared,
-            place,
-            begun_damping,
-            self.was_rejected if was_rejected is None else was_rejected,
-            self.levelling,
-            self.num_inside,
-        )
 
 
 class NormalEquations:
@@ -182,30 +56,61 @@ class NormalEquations:
     """
 
     def __init__(self, plan: Plan, binder: Binder, phases: Phases, solvers: HandOver) -> None:
+        self._backend = plan.library.backend
+        self._binder = binder
+        self._is_bounded = any(node.is_bounded for node in plan.nodes)
+        self._candidate_launches = phases.candidate()
+        self._take(plan, phases, solvers)
+        sequence = binder.sequence
+        self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
+        self._begin_by(exact=solvers.current.is_direct)
+        self._candidate = sequence(self._candidate_launches)
+        self._accept = sequence(phases.accept())
+        self._restore = sequence(phases.restore())
+        self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
+
+    def _take(self, plan: Plan, phases: Phases, solvers: HandOver) -> None:
+        """What a plan has beside launches."""
         self.plan = plan
         self.solvers = solvers
         self.findings = Findings(plan, phases, solvers)
         self.share_with(0, None)
         self.more_remarks: tuple[str, ...] = ()
-        self._backend = plan.library.backend
-        self._binder = binder
         self._phases = phases
+        self._usual = solvers.current
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
-        self._is_bounded = any(node.is_bounded for node in plan.nodes)
         self.starts: Mapping[str, Any] = {}
         self._needs_damping = plan.linearization_needs_damping
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
-        sequence = self._backend.sequence
-        self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
-        self._begin_by(exact=solvers.current.is_direct)
-        candidate = phases.candidate()
-        self._candidate = sequence(candidate)
-        self._in_one_call = solvers.current if len(solvers.current.launches) > 0 else None
-        self._step = sequence([*solvers.current.launches, *candidate])
-        self._accept = sequence(phases.accept())
-        self._restore = sequence(phases.restore())
-        self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
+        # what takes plain steps, and the launches of its own of a factorisation, know addresses
+        self.__dict__.pop("_plain_steps", None)
+        launches = self._usual.launches
+        self._in_one_call = self._usual if len(launches) > 0 else None
+        self._step = self._binder.sequence([*launches, *self._candidate_launches])
+
+    def renewed(self, plan: Plan, make: Callable[[Binder, Phases, Any], HandOver]) -> bool:
+        """Take another plan, and bind the launches again.
+
+        Args:
+            plan: In place of `plan`; the caller uses that no more.
+            make: Makes what solves it, of the solver so far if that suits.
+
+        Returns:
+            False: it is of another kind, and a system has to be made; this one is lost.
+        """
+        if not (
+            self._usual.is_direct and self._binder.can_bind_again and plan.kind == self.plan.kind
+        ):
+            return False
+        self._binder.plan = plan
+        phases = Phases(plan, self._binder)
+        solvers = make(self._binder, phases, self._usual)
+        if solvers.current is not self._usual:
+            return False
+        self._take(plan, phases, solvers)
+        self._binder.bind_again()
+        return True
 
     def share_with(self, rank: int, group: Group | None) -> None:
         """Work on a problem together with the other devices of a group, or alone."""
@@ -213,7 +118,7 @@ class NormalEquations:
 
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
-        self._linearize = self._backend.sequence(self._phases.linearize(exact=exact))
+        self._linearize = self._binder.sequence(self._phases.linearize(exact=exact))
         self._held = self._held.overwritten()
 
     @property
@@ -271,13 +176,14 @@ class NormalEquations:
         """Bytes of plan and linear solver, on all devices."""
         return sum(self.communicator.gather(self.plan.num_bytes + self.solvers.num_bytes))
 
-    def memory_table(self) -> str:
-        """What the plan and the linear solver hold on this device."""
+    def memory_table(self, others: Iterable["NormalEquations"] = ()) -> str:
+        """What the plan and the linear solver hold on this device, and together what others do."""
         from caspar.solver.plan.memory_table import memory_table
 
         held = "matrix, without its factor" if self.solvers.current.is_direct else "preconditioner"
         part = f"{self.solvers.current.name}: {held}"
-        return memory_table(self.plan, part, self.solvers.num_bytes)
+        beside = [other.num_bytes for other in others]
+        return memory_table(self.plan, part, self.solvers.num_bytes, beside)
 
     def uploader(self) -> Callable[[Any], Any]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""
@@ -292,7 +198,7 @@ class NormalEquations:
         # where many nodes have bounds, no one of them decides where a solve ends
         is_small = self.plan.shard is None and self.findings.has_lone_promises
         keeps_inside = self._is_bounded and is_small
-        self._held = self._held.loaded(NUM_INSIDE if keeps_inside else 0)
+        self._held = self._held.loaded(keeps_inside=keeps_inside)
         self.starts = problem.values
         scratch = self.plan.scratch()
         for plan in self.plan.reduced:

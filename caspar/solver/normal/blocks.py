@@ -21,6 +21,9 @@ TypePair = tuple[str, str]
 CHUNK = DType.FLOAT64.chunk_length
 """Scalars of a full chunk of the arrays that kernels read: they are not padded."""
 
+SMALL_TABLE = 1 << 14
+"""Entries of a table that takes less time than sorting a few numbers."""
+
 
 @dataclass(frozen=True)
 class NodeUnknowns:
@@ -143,7 +146,7 @@ class BlockList:
         if self.keys is None:
             return key
         size = self.row.count * self.column.count
-        if size <= key.shape[0]:
+        if size <= max(key.shape[0], SMALL_TABLE):
             table = xp.zeros(size, dtype=np.int64)
             table[self.keys] = xp.arange(self.keys.shape[0])
             place = table[key]
@@ -178,6 +181,11 @@ class Entries:
     def parts(self) -> tuple[Array, Array, Array]:
         """Rows, columns and source."""
         return self.rows, self.columns, self.source
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(int(one.nbytes) for one in self.parts)
 
     def by_rows(self, xp: Any, size: int) -> tuple["Entries", Array]:
         """The same row after row with columns ascending, and where the rows begin, (size + 1,)."""
@@ -237,7 +245,7 @@ def full_lists(unknowns: Unknowns) -> dict[TypePair, BlockList]:
 
 def _distinct(xp: Any, keys: Array, size: int) -> Array:
     """Return which of the numbers below `size` are among the keys, ascending."""
-    if size > keys.shape[0]:
+    if size > max(keys.shape[0], SMALL_TABLE):
         return xp.unique(keys)
     is_there = xp.zeros(size, dtype=np.bool_)
     is_there[keys] = True

@@ -1,12 +1,11 @@
 """The one allocation of a plan: what it needs is known before, and said if it does not fit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from caspar.errors import OutOfMemoryError
-from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.plan.arena import ArenaPlan
+from caspar.solver.plan.arena import ArenaPlan, ArenaViews
 from caspar.solver.plan.array_key import ArrayKey
 from caspar.solver.plan.plan import NodePlan
 from caspar.solver.plan.shard import Shard
@@ -80,27 +79,27 @@ def demand_of(
 
 
 def allocated(
-    arena: ArenaPlan[ArrayKey], backend: Backend, demand: Demand
-) -> dict[ArrayKey, Array]:
-    """The arrays of an arena.
+    arena: ArenaPlan[ArrayKey], backend: Backend, demand: Callable[[], Demand]
+) -> ArenaViews[ArrayKey]:
+    """The arrays of an arena; `demand` is asked for if it does not fit.
 
     Raises:
         OutOfMemoryError: It does not fit. Nothing was allocated, if the device says what it has
             left. Names needed and free bytes, and on how many devices the problem fits.
     """
     free = backend.free_bytes
-    if free is not None and demand.arena_bytes > free:
+    if free is not None and arena.num_bytes > free:
         raise _does_not_fit(
-            f"the plan needs {demand.arena_bytes:,} bytes of memory, and {backend.device} has "
+            f"the plan needs {arena.num_bytes:,} bytes of memory, and {backend.device} has "
             f"{free:,}, so nothing was allocated.",
             backend,
-            demand,
+            demand(),
             free,
         )
     try:
         return arena.allocate(backend)
     except OutOfMemoryError as error:
-        raise _does_not_fit(str(error), backend, demand, free) from error
+        raise _does_not_fit(str(error), backend, demand(), free) from error
 
 
 def _does_not_fit(why: str, backend: Backend, demand: Demand, free: int | None) -> OutOfMemoryError:

@@ -5,9 +5,9 @@ allocated inside an iteration.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,7 @@ Entry = tuple[Key, int, DType]
 """A region to be reserved: key, scalars, type."""
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """A reserved stretch of the arena."""
 
     first_byte: int
@@ -50,6 +49,7 @@ class ArenaPlan(Generic[Key]):
 
     regions: dict[Key, Region] = field(default_factory=dict)
     num_bytes: int = 0
+    _begun: dict[Key, int] = field(default_factory=dict)
 
     def reserve(self, key: Key, num_scalars: int, dtype: DType) -> None:
         """Reserve a region of its own."""
@@ -74,18 +74,48 @@ class ArenaPlan(Generic[Key]):
         size = max(region.first_byte + region.num_bytes for region in regions) - first_byte
         self.regions[key] = Region(first_byte, -(-size // 16) * 4, DType.FLOAT32)
 
-    def reserve_over(self, key: Key, first_byte: int) -> None:
-        """Name everything reserved from a byte on, as 4-byte scalars."""
-        size = self.num_bytes - first_byte
-        self.regions[key] = Region(first_byte, size // 4, DType.FLOAT32)
+    def begin(self, key: Key) -> None:
+        """Begin a region that has all that is reserved until its `end`."""
+        self._begun[key] = self.num_bytes
 
-    def allocate(self, backend: Backend) -> dict[Key, Array]:
+    def end(self, key: Key) -> None:
+        """End it; it has 4-byte scalars."""
+        first_byte = self._begun.pop(key)
+        self.regions[key] = Region(first_byte, (self.num_bytes - first_byte) // 4, DType.FLOAT32)
+
+    def allocate(self, backend: Backend) -> "ArenaViews[Key]":
         """The views, by key."""
-        memory = backend.allocate(self.num_bytes)
-        return {
-            key: view(memory, region.first_byte, region.num_scalars, region.dtype.value)
-            for key, region in self.regions.items()
-        }
+        return ArenaViews(backend.allocate(self.num_bytes), self.regions)
+
+
+class ArenaViews(Mapping[Key, Array]):
+    """Typed views of the regions of an arena, made when first asked for."""
+
+    def __init__(self, memory: Array, regions: Mapping[Key, Region]) -> None:
+        self._memory = memory
+        self._regions = regions
+        self._made: dict[Key, Array] = {}
+
+    def __getitem__(self, key: Key) -> Array:
+        """The view of a region."""
+        if key not in self._made:
+            region = self._regions[key]
+            self._made[key] = view(
+                self._memory, region.first_byte, region.num_scalars, region.dtype.value
+            )
+        return self._made[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is such a region."""
+        return key in self._regions
+
+    def __iter__(self) -> Iterator[Key]:
+        """Keys in the order of the reservations."""
+        return iter(self._regions)
+
+    def __len__(self) -> int:
+        """Regions."""
+        return len(self._regions)
 
 
 class Scratch:

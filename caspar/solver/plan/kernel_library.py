@@ -8,7 +8,7 @@ from functools import partial
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import Target
 from caspar.driver import SolverSources
-from caspar.equations.factor_kernels import FACTOR_ROLES
+from caspar.equations.factor_kernels import FACTOR_ROLES, exact_role
 from caspar.equations.node_kernels import NODE_ROLES
 from caspar.errors import ResourceError
 from caspar.frontend.factors.trace import NodeType
@@ -146,6 +146,11 @@ class KernelLibrary:
         """The kernel of a factor or node type for something."""
         return self.kernel(kernel_name(owner, role))
 
+    def exact_role(self, factor: str, role: str) -> str:
+        """A kernel with Jacobians in float64, if there is one, else the usual one."""
+        exact = exact_role(role)
+        return exact if self.has_kernel_of(factor, exact) else role
+
     def load(self, name: str, sources: SolverSources) -> None:
         """Compile more kernels of the solver; `name` is what they are together."""
         found = self._rewritten(sources).kernels.items()
@@ -163,6 +168,11 @@ class KernelLibrary:
         sources = [self._target.generate_reduce(spec) for spec in missing.values()]
         self._kernels.update(self._load(sources, self.tile_size))
         self.reductions_time_s += time.perf_counter() - start
+
+    def reduction(self, spec: ReduceSpec) -> Kernel:
+        """The kernel that sums partials."""
+        self.load_reductions([spec])
+        return self._kernels[spec.name]
 
     def finish(self, bound: BoundWrite) -> list[Launch]:
         """The launches that complete a write."""

@@ -19,13 +19,16 @@ WIDTH = 100
 """Columns of the text."""
 
 
-def memory_table(plan: Plan, linear_part: str, linear_bytes: int) -> str:
+def memory_table(
+    plan: Plan, linear_part: str, linear_bytes: int, beside: Sequence[int] = ()
+) -> str:
     """The arena's regions in the order of their bytes, then what lies outside of it.
 
     Args:
         plan: The plan.
         linear_part: What its linear solver holds beside the plan.
         linear_bytes: Bytes of that.
+        beside: Bytes of each other structure that is kept.
     """
     regions = plan.arena.regions.items()
     own = {key.text: region for key, region in regions if not isinstance(key, Span)}
@@ -42,6 +45,8 @@ def memory_table(plan: Plan, linear_part: str, linear_bytes: int) -> str:
     if linear_bytes > 0:
         rows.append(_outside(linear_part, linear_bytes))
     rows.append(_outside("together", plan.num_bytes + linear_bytes))
+    if len(beside) > 0:
+        rows.append(_outside(f"beside it: {len(beside)} others", sum(beside)))
     table = Table(box=LINE_UNDER_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in NUMBERS else "left")

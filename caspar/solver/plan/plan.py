@@ -13,7 +13,7 @@ from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, Trac
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.partials import MAX_SLOTS, num_slots
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_tiles import NodeOrder
+from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import ArenaPlan, Scratch
@@ -73,9 +73,23 @@ class FactorPlan:
         """Slots: instances, and holes of node tiles."""
         return self.order.num_slots
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """See `Plan.kind`."""
+        order, form = self.order, id(self.form)
+        indexed = tuple(name for name, index in order.nodes.items() if index is not None)
+        flags = order.node_tiles is None, order.node_at is None
+        return form, indexed, tuple(order.constants), tuple(self.tiles), flags
+
     def key(self, part: NodePart | FactorPart, argument: Argument | None = None) -> OwnedPart:
         """What its arrays are asked by: constants and partial sums with the argument."""
         return OwnedPart(part, self.factor.name, "" if argument is None else argument.name)
+
+    @property
+    def node_tiles(self) -> NodeTiles:
+        """Those of a factor that has an eliminated node."""
+        assert self.order.node_tiles is not None
+        return self.order.node_tiles
 
     @property
     def constants(self) -> tuple[Argument, ...]:
@@ -142,6 +156,12 @@ class NodePlan:
     is_masked: bool = False
     is_bounded: bool = False
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """See `Plan.kind`."""
+        flags = self.is_eliminated, self.has_many_slots, self.is_masked, self.is_bounded
+        return self.node.name, flags, self.order is None
+
     def key(self, part: NodePart) -> OwnedPart:
         """What its arrays are asked by."""
         return OwnedPart(part, self.node.name)
@@ -204,6 +224,18 @@ class Plan:
         """By the node type's name."""
         return {plan.node.name: plan for plan in self.nodes}
 
+    @cached_property
+    def factor_plans(self) -> dict[str, FactorPlan]:
+        """By the factor's name."""
+        return {plan.factor.name: plan for plan in self.factors}
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What plans have in common whose launches are the same but for numbers and addresses."""
+        flags = self.goes_ahead, self.jacobians_are_shared
+        owners = (*(one.kind for one in self.factors), *(one.kind for one in self.nodes))
+        return id(self.library), flags, owners
+
     @property
     def reduced(self) -> tuple[NodePlan, ...]:
         """Node types whose steps the linear solver finds."""
@@ -263,6 +295,15 @@ class Plan:
     def eliminated(self) -> tuple[NodePlan, ...]:
         """Node types whose steps follow from the others'."""
         return tuple(plan for plan in self.nodes if plan.is_eliminated)
+
+    def address(self, key: ArrayKey) -> int:
+        """Where an array begins, on the host."""
+        return self._first_address + self.arena.regions[key].first_byte
+
+    @cached_property
+    def _first_address(self) -> int:
+        first = self.arena.regions[SolverPart.SCALARS].first_byte
+        return int(self.memory[SolverPart.SCALARS].ctypes.data) - first
 
     def scratch(self) -> Scratch:
         """Memory that is free while values are brought in or out."""

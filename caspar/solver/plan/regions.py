@@ -12,26 +12,49 @@ bytes with nothing then. The linear solve that begins ahead overwrites the candi
 after the linearisation has read them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from weakref import WeakKeyDictionary
 
 from caspar.equations.evaluation import correction_dim
 from caspar.equations.parts import FactorPart, Lifetime, NodePart, SolverPart, value_dtype
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
-from caspar.memory.layout import array_scalars
+from caspar.memory.layout import array_scalars, object_scalars
 from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
 from caspar.solver.plan.allocation import allocated, demand_of
-from caspar.solver.plan.arena import ArenaPlan, Entry
+from caspar.solver.plan.arena import ArenaPlan, ArenaViews
 from caspar.solver.plan.array_key import ArrayKey, Span
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, num_objects
 from caspar.solver.plan.shard import Shard
 
-Entries = list[Entry[ArrayKey]]
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What the sizes of arrays depend on: the parts of a plan by name."""
+
+    factors: Mapping[str, FactorPlan]
+    nodes: Mapping[str, NodePlan]
+    shard: Shard | None
+
+    def num_objects(self, part: SolverPart) -> int:
+        """See `plan.num_objects`."""
+        owners = tuple(self.factors.values()), tuple(self.nodes.values())
+        return num_objects(part, *owners, self.shard)
+
+
+Size = Callable[[_Sizes], int]
+"""Scalars of an array."""
+
+Entries = list[tuple[ArrayKey, Size, DType]]
 """Regions to be reserved."""
+
+_LAYOUTS: WeakKeyDictionary[KernelLibrary, dict[Hashable, "_Regions"]] = WeakKeyDictionary()
+"""Those of plans of one kind differ in sizes alone."""
 
 
 def jacobians_are_shared(
@@ -70,7 +93,14 @@ def reserve_regions(
         shard: Of the part of a problem that this is; None: it is all of it.
         share_jacobians: Whether candidates are in the bytes of the Jacobians.
     """
-    return _Regions(library, types, factors, nodes, shard).reserve(share_jacobians=share_jacobians)
+    kinds = tuple(one.kind for one in factors), tuple(one.kind for one in nodes)
+    key, known = (share_jacobians, *kinds), _LAYOUTS.setdefault(library, {})
+    if key not in known:
+        known[key] = _Regions(library, types, factors, nodes, share_jacobians=share_jacobians)
+    sizes = _Sizes(
+        {one.factor.name: one for one in factors}, {one.node.name: one for one in nodes}, shard
+    )
+    return known[key].reserved(sizes)
 
 
 def allocate_cleared(
@@ -79,7 +109,7 @@ def allocate_cleared(
     nodes: Sequence[NodePlan],
     outside_bytes: int,
     shard: Shard | None,
-) -> dict[ArrayKey, Array]:
+) -> ArenaViews[ArrayKey]:
     """The arrays of an arena; those that nothing may write before they are summed are zero.
 
     Args:
@@ -92,7 +122,7 @@ def allocate_cleared(
     Raises:
         OutOfMemoryError: Names needed and available bytes, and what several devices would need.
     """
-    memory = allocated(arena, backend, demand_of(arena, nodes, outside_bytes, shard))
+    memory = allocated(arena, backend, lambda: demand_of(arena, nodes, outside_bytes, shard))
     # `collect` sums the model's partials with the initial cost, before any retraction; not every
     # factor has a part in the curvature
     for part in (SolverPart.SCALARS, SolverPart.MODELS, SolverPart.CURVATURES):
@@ -109,10 +139,14 @@ class _Regions:
         types: Types,
         factors: Sequence[FactorPlan],
         nodes: Sequence[NodePlan],
-        shard: Shard | None,
+        *,
+        share_jacobians: bool,
     ) -> None:
-        self._library = library
-        self._shard = shard
+        # what is kept for other plans must not keep the library
+        self._jacobian_dims = library.jacobian_dims
+        self._rounded = {
+            plan.factor.name: plan.rounded_constants(types, library) for plan in factors
+        }
         self._types = types
         self._factors = factors
         self._nodes = nodes
@@ -122,20 +156,28 @@ class _Regions:
         self._with_others = self._reduced if len(self._eliminated) > 0 else []
         recomputes = any(not plan.form.jacobian.is_stored for plan in factors)
         self._rounds_values = types.rounds_values and recomputes
-        self._arena: ArenaPlan[ArrayKey] = ArenaPlan()
+        self._steps: list[Callable[[ArenaPlan[ArrayKey], _Sizes], None]] = []
+        self._reserve(share_jacobians=share_jacobians)
+        # plans have arrays
+        self._factors, self._nodes = (), ()
+        self._reduced, self._eliminated, self._with_others = [], [], []
 
-    def reserve(self, *, share_jacobians: bool) -> ArenaPlan[ArrayKey]:
-        """See `reserve_regions`."""
-        arena, reduced, eliminated = self._arena, self._reduced, self._eliminated
+    def reserved(self, sizes: _Sizes) -> ArenaPlan[ArrayKey]:
+        """The regions of one plan."""
+        arena: ArenaPlan[ArrayKey] = ArenaPlan()
+        for step in self._steps:
+            step(arena, sizes)
+        return arena
+
+    def _reserve(self, *, share_jacobians: bool) -> None:
+        reduced, eliminated = self._reduced, self._eliminated
         for part in SolverPart:
-            size = part.dim * num_objects(part, self._factors, self._nodes, self._shard)
-            if size > 0:
-                arena.reserve(part, size, part.dtype(self._types))
+            self._steps.append(partial(_reserve_part, part, part.dtype(self._types)))
         self._reserve_all(self._of_nodes(Lifetime.VALUES, self._nodes))
         self._reserve_all(self._of_nodes(Lifetime.MASKS, self._nodes))
         self._reserve_all(self._of_nodes(Lifetime.LIMITS, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.VALUES))
-        first_byte = arena.num_bytes
+        self._steps.append(lambda arena, _: arena.begin(Span.SCRATCH))
         self._reserve_all(self._of_nodes(Lifetime.ROUNDED, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.CORRECTIONS))
         inner = self._of_nodes(Lifetime.INNER, eliminated)
@@ -149,19 +191,25 @@ class _Regions:
         jacobians = self._of_factors(Lifetime.JACOBIANS)
         if share_jacobians:
             self._reserve_sums(inner)
-            arena.reserve_shared([jacobians, [*candidates, *residuals]])
+            self._reserve_shared([jacobians, [*candidates, *residuals]])
             self._reserve_all(made)
         else:
             self._reserve_sums([])
             self._reserve_all([*candidates, *jacobians])
-            arena.reserve_shared([residuals, [*inner, *made]])
+            self._reserve_shared([residuals, [*inner, *made]])
         self._join()
-        arena.reserve_shared(self._partial_groups())
-        arena.reserve_over(Span.SCRATCH, first_byte)
-        return arena
+        self._reserve_shared(self._partial_groups())
+        self._steps.append(lambda arena, _: arena.end(Span.SCRATCH))
 
     def _reserve_all(self, entries: Entries) -> None:
-        self._arena.reserve_shared([entries])
+        self._reserve_shared([entries])
+
+    def _reserve_shared(self, groups: list[Entries]) -> None:
+        self._steps.append(
+            lambda arena, sizes: arena.reserve_shared(
+                [[(key, size(sizes), dtype) for key, size, dtype in group] for group in groups]
+            )
+        )
 
     def _reserve_sums(self, inner: Entries) -> None:
         """What a linearisation adds to; `inner` shares bytes with the blocks of eliminated nodes.
@@ -171,9 +219,10 @@ class _Regions:
         reduced, eliminated = self._reduced, self._eliminated
         self._reserve_all(self._of_nodes(Lifetime.SCALES, (*eliminated, *reduced)))
         sums = self._of_nodes(Lifetime.SUMS, eliminated)
-        blocks = [self._entry(plan, NodePart.BLOCK) for plan in eliminated]
-        self._reserve_all([entry for entry in sums if entry not in blocks])
-        self._arena.reserve_shared([blocks, inner])
+        keys = [plan.key(NodePart.BLOCK) for plan in eliminated]
+        blocks = [entry for entry in sums if entry[0] in keys]
+        self._reserve_all([entry for entry in sums if entry[0] not in keys])
+        self._reserve_shared([blocks, inner])
         self._reserve_all(self._of_nodes(Lifetime.SUMS, reduced))
 
     def _join(self) -> None:
@@ -192,7 +241,8 @@ class _Regions:
         }
         for span, entries in spans.items():
             if len(entries) > 0:
-                self._arena.join(span, [key for key, _, _ in entries])
+                keys = [key for key, _, _ in entries]
+                self._steps.append(partial(_join, span, keys))
 
     # -- entries -----------------------------------------------------------------------------------
 
@@ -211,10 +261,14 @@ class _Regions:
             )
         ]
 
-    def _entry(self, plan: NodePlan, part: NodePart) -> Entry[ArrayKey]:
-        types = self._types
+    def _entry(self, plan: NodePlan, part: NodePart) -> tuple[ArrayKey, Size, DType]:
+        types, name = self._types, plan.node.name
         scalars = part.object_scalars(plan.node, types, eliminated=plan.is_eliminated)
-        return plan.key(part), scalars * plan.num_rows(part), part.dtype(types)
+        return (
+            plan.key(part),
+            lambda sizes: scalars * sizes.nodes[name].num_rows(part),
+            part.dtype(types),
+        )
 
     def _of_factors(self, lifetime: Lifetime) -> Entries:
         return [
@@ -226,31 +280,43 @@ class _Regions:
         ]
 
     def _factor_entries(self, plan: FactorPlan, part: FactorPart) -> Entries:
-        storage = self._types.storage
+        types, name = self._types, plan.factor.name
         match part:
             case FactorPart.CONSTANT:
                 return [
-                    self._constant(plan, part, argument, value_dtype(argument, self._types))
+                    self._constant(plan, part, argument, value_dtype(argument, types))
                     for argument in plan.constants
                 ]
             case FactorPart.ROUNDED_CONSTANT:
-                rounded = plan.rounded_constants(self._types, self._library)
-                return [self._constant(plan, part, argument, storage) for argument in rounded]
+                rounded = self._rounded[name]
+                return [self._constant(plan, part, one, types.storage) for one in rounded]
             case FactorPart.RESIDUAL:
-                size = array_scalars(len(plan.factor.residual), storage, plan.count)
-                return [(plan.key(part), size, storage)]
+                return [self._by_item(plan, part, len(plan.factor.residual), types.storage)]
             case FactorPart.CORRECTION:
-                size = array_scalars(correction_dim(plan.factor), storage, plan.count)
-                return [(plan.key(part), size, storage)] if size > 0 else []
+                dim = correction_dim(plan.factor)
+                return [self._by_item(plan, part, dim, types.storage)] if dim > 0 else []
             case FactorPart.JACOBIAN:
-                return [(plan.key(part), *_jacobian(self._library, self._types, plan))]
+                stored = plan.form.jacobian.dtype(types)
+                return [self._by_item(plan, part, self._jacobian_dims[name], stored)]
+
+    @staticmethod
+    def _by_item(
+        plan: FactorPlan, part: FactorPart, dim: int, dtype: DType
+    ) -> tuple[ArrayKey, Size, DType]:
+        name, scalars = plan.factor.name, object_scalars(dim, dtype)
+        return plan.key(part), lambda now: scalars * now.factors[name].count, dtype.in_arrays
 
     @staticmethod
     def _constant(
         plan: FactorPlan, part: FactorPart, argument: Argument, dtype: DType
-    ) -> Entry[ArrayKey]:
-        rows = plan.order.constant_rows[argument.source]
-        return plan.key(part, argument), array_scalars(argument.storage_dim, dtype, rows), dtype
+    ) -> tuple[ArrayKey, Size, DType]:
+        name, source = plan.factor.name, argument.source
+        scalars = object_scalars(argument.storage_dim, dtype)
+        return (
+            plan.key(part, argument),
+            lambda now: scalars * now.factors[name].order.constant_rows[source],
+            dtype,
+        )
 
     def _partial_groups(self) -> list[Entries]:
         """Partial sums that are never in use at the same time.
@@ -279,15 +345,32 @@ class _Regions:
 
     def _partials(self, plan: FactorPlan, part: NodePart) -> Entries:
         """Partial sums of a part, one array for each argument that has it."""
+        name = plan.factor.name
         return [
             (
                 plan.key(part, argument),
-                part.dim(argument.node_type) * plan.num_partials(argument),
+                partial(_num_partials, name, argument, part.dim(argument.node_type)),
                 part.dtype(self._types),
             )
             for argument in _summed(plan, part)
             if plan.has_partials(argument)
         ]
+
+
+def _num_partials(factor: str, argument: Argument, dim: int, sizes: _Sizes) -> int:
+    return dim * sizes.factors[factor].num_partials(argument)
+
+
+def _reserve_part(
+    part: SolverPart, dtype: DType, arena: ArenaPlan[ArrayKey], sizes: _Sizes
+) -> None:
+    size = part.dim * sizes.num_objects(part)
+    if size > 0:
+        arena.reserve(part, size, dtype)
+
+
+def _join(span: Span, keys: Sequence[ArrayKey], arena: ArenaPlan[ArrayKey], _: _Sizes) -> None:
+    arena.join(span, keys)
 
 
 def _summed(plan: FactorPlan, part: NodePart) -> Iterable[Argument]:

@@ -1,32 +1,34 @@
 """Binding: the kernels of a plan to its memory.
 
-Once for each plan. What comes out are launches; `phases` puts them in the order of the iterations.
+What comes out are launches; `phases` puts them in the order of the iterations. Cost tier: once for
+each plan; where a backend can bind launches again, a plan of the same kind takes their place for
+some 0.2 ms. So bindings are late: they name what they need of the plan, and look it up then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
+from weakref import WeakSet, proxy
 
 import numpy as np
 
-from caspar.equations.factor_kernels import exact_role
 from caspar.equations.parts import LIMITS, REDUCED, FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import ROUNDED_VALUE
 from caspar.ir.dtype import CHUNK_BYTES, DType
-from caspar.memory.access import TILES, BoundWrite
+from caspar.memory.access import TILES
 from caspar.memory.accessors.sums.partials import SharedSum
-from caspar.memory.array import Array, address
-from caspar.memory.binding import Binding
-from caspar.memory.conversion import ConvertSpec, Direction
-from caspar.memory.layout import rows_are_blocked
+from caspar.memory.array import Array
+from caspar.memory.binding import Binding, Late, Lates, at_present
+from caspar.memory.conversion import Direction
 from caspar.memory.tiling.tiles import TileIndex
-from caspar.runtime.backend import Launch
+from caspar.runtime.backend import LateNumbers, LateSequence, Launch, LaunchSequence
 from caspar.solver.plan.array_key import ArrayKey
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
+from caspar.solver.system.late_launches import Conversions, LateSum
 
 NOTHING: Mapping[str, Binding] = {}
 
@@ -43,47 +45,80 @@ NODE_TOTALS = (SolverPart.CURVATURES, SolverPart.DESCENTS, SolverPart.MODELS)
 """Sums over all items that kernels of node types add to."""
 
 
-@cache
-def _type_of(dtype: np.dtype[Any]) -> DType:
-    """NumPy takes microseconds to make a name."""
-    return DType(dtype.name)
-
-
-class _Conversion(NamedTuple):
-    """A launch that packs or unpacks rows wherever they are.
+class Binder:
+    """Binds kernels of a plan to its memory.
 
     Attributes:
-        launch: The launch.
-        place: The parameter that is the address of the rows.
-        run: Runs it.
-        region: Of the arena.
+        plan: Memory and structure. Another one of the same kind may take its place, see
+            `bind_again`.
+        can_bind_again: Whether the backend and the plan allow that.
     """
 
-    launch: Launch
-    place: int
-    run: Callable[[], None]
-    region: Array
-
-
-class Binder:
-    """Binds kernels of a plan to its memory."""
-
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self._this: Binder = proxy(self)  # bindings are kept by what this keeps
+        self.plan = plan
         self._backend = plan.library.backend
-        self._memory = plan.memory
-        # each is asked for dozens of times, and a view of a device's array takes microseconds
-        self._scalars = {name: Binding(plan.scalar(name), 1) for name in SCALARS}
+        self._library = plan.library
+        self._sequences: WeakSet[LateSequence] = WeakSet()
+        self.can_bind_again = plan.shard is None
+        self._late = Lates()
+        self._conversions = Conversions()
+        self._scalars = {name: Binding(self._scalar(name), 1) for name in SCALARS}
         self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
         self._one_object: dict[int, TileIndex] = {}
-        self._conversions: dict[tuple[Direction, ArrayKey, int], _Conversion] = {}
-        plan.library.load_reductions(
+        self._load_reductions()
+
+    def _load_reductions(self) -> None:
+        self._library.load_reductions(
             spec
-            for factor in plan.factors
+            for factor in self.plan.factors
             for argument in factor.reduced
             for part in (*REDUCED, *factor.form.linearized(argument), NodePart.PRODUCT)
             for spec in self._sum(factor, argument, part).reductions
         )
+
+    # -- late bindings -------------------------------------------------------------------------
+
+    def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
+        """Put launches in a row. As long as it is used it is bound again with the others."""
+        made = self._backend.sequence(launches)
+        if isinstance(made, LateSequence):
+            self._sequences.add(made)
+        else:
+            self.can_bind_again = False
+        return made
+
+    def bind_again(self) -> None:
+        """Bind all launches of sequences to what `plan` is now."""
+        self._one_object.clear()
+        numbers: LateNumbers = {}
+        for one in list(self._sequences):
+            one.bind_again(numbers)
+
+    def _array(self, key: ArrayKey) -> Late:
+        this = self._this
+        return self._late(key, lambda: this.plan.memory[key], lambda: this.plan.address(key))
+
+    def _scalar(self, name: str) -> Late:
+        this = self._this
+        first_byte = SCALARS.index(name) * DType.FLOAT64.itemsize
+        return self._late(
+            ("scalar", name),
+            lambda: this.plan.scalar(name),
+            lambda: this.plan.address(SolverPart.SCALARS) + first_byte,
+        )
+
+    def _num_nodes(self, name: str) -> Late:
+        this = self._this
+        return self._late(("nodes", name), lambda: this.plan.node_plans[name].count)
+
+    def _num_items(self, factor: str) -> Late:
+        this = self._this
+        return self._late(("items", factor), lambda: this.plan.factor_plans[factor].count)
+
+    def _fields(self, key: Hashable, now: Callable[[], Mapping[str, Any]]) -> dict[str, Late]:
+        """Fields of a binding."""
+        return {name: self._late((key, name), partial(_entry, now, name)) for name in now()}
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -96,58 +131,49 @@ class Binder:
         self._convert(Direction.UNPACK, key, rows)
 
     def _convert(self, direction: Direction, key: ArrayKey, rows: Array) -> None:
-        count, dim = (int(size) for size in rows.shape)
-        region = self._memory[key]
-        dtype = _type_of(region.dtype)
-        if rows_are_blocked(dim, dtype):
-            packs = direction is Direction.PACK
-            target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
-            self._backend.copy(target, source)
-            return
-        made = self._conversions.get((direction, key, count))
-        if made is None or made.region is not region:
-            kernel = self._plan.library.kernel(ConvertSpec(direction, dim, dtype).name)
-            bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
-            launch = self._backend.bind(kernel, bindings, count)
-            places = [place for place, one in enumerate(launch.values) if one is rows]
-            if len(places) == 0:
-                self._backend.runner([launch])()
-                return
-            launch = launch.without([rows])
-            made = _Conversion(launch, places[0], self._backend.runner([launch]), region)
-            self._conversions[direction, key, count] = made
-        made.launch.set_address(made.place, address(rows))
-        made.run()
+        self._conversions.run(self.plan, direction, key, rows, self._array(key))
 
     def clear(self, key: ArrayKey) -> Launch:
         """Zeros to a region."""
-        return self._on_chunks("clear", target=self._memory[key])
+        return self._on_chunks("clear", target=self._array(key))
 
-    def clear_array(self, array: Array) -> Launch:
+    def clear_array(self, array: Array | Late) -> Launch:
         """Zeros to float32 numbers in whole 16 bytes."""
         return self._on_chunks("clear", target=array)
 
     def clear_curvatures(self) -> Launch:
         """Zeros to what factors add to p.(A p)."""
-        slots = self._memory[SolverPart.CURVATURES][: self._plan.num_factor_curvatures]
-        return self._on_chunks("clear", target=slots.view(np.float32))
+        this = self._this
+
+        def slots() -> Array:
+            numbers = this.plan.memory[SolverPart.CURVATURES][: this.plan.num_factor_curvatures]
+            return numbers.view(np.float32)
+
+        return self._on_chunks("clear", target=self._late("curvature slots", slots))
 
     def copy(self, target: ArrayKey, source: ArrayKey) -> Launch:
         """A region to another of the same make."""
-        return self._on_chunks("copy", target=self._memory[target], source=self._memory[source])
+        return self._on_chunks("copy", target=self._array(target), source=self._array(source))
 
-    def _on_chunks(self, kernel: str, **arrays: Array) -> Launch:
+    def _on_chunks(self, kernel: str, **arrays: Array | Late) -> Launch:
         """A kernel whose items are 16 bytes; regions end on more than that."""
-        num_items = -(-int(arrays["target"].nbytes) // CHUNK_BYTES)
+        target = arrays["target"]
+        num_items = Late(lambda: -(-int(at_present(target).nbytes) // CHUNK_BYTES))
         bindings = {name: Binding(array, num_items) for name, array in arrays.items()}
-        return self._backend.bind(self._plan.library.kernel(kernel), bindings, num_items)
+        return self._backend.bind(self._library.kernel(kernel), bindings, num_items)
 
     # -- scalars and sums ----------------------------------------------------------------------
 
-    def _total(self, part: SolverPart, offset: int | None = None) -> Binding:
+    def _total(self, part: SolverPart, offset: Late | None = None) -> Binding:
         """Sums over all items; `offset`: where those of a kernel that adds to them begin."""
+        this = self._this
         fields = {} if offset is None else {"offset": offset}
-        return Binding(self._memory[part], self._plan.num_objects(part), fields=fields)
+        length = self._late(("objects", part), lambda: this.plan.num_objects(part))
+        return Binding(self._array(part), length, fields=fields)
+
+    def _first_tile(self, factor: str) -> Late:
+        this = self._this
+        return self._late(("first tile", factor), lambda: this.plan.factor_plans[factor].first_tile)
 
     def scalars(self) -> dict[str, Binding]:
         """The solver's scalars, by name."""
@@ -157,7 +183,7 @@ class Binder:
         """A kernel of one item; `more` is bound besides."""
         totals = {part.text: self._total(part) for part in (SolverPart.COSTS, *NODE_TOTALS)}
         bindings = {**self._scalars, **totals, **more}
-        return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
+        return self._backend.bind(self._library.kernel(name), bindings, 1)
 
     # -- node types ----------------------------------------------------------------------------
 
@@ -165,56 +191,75 @@ class Binder:
         self, plan: NodePlan, role: str, more: Mapping[str, Binding] = NOTHING
     ) -> Launch:
         """A kernel of a node type; `more` is bound besides."""
-        bindings = {**self._scalars, **self._parts[plan.node.name]}
-        if role in LINEARIZED_ROLES and self._plan.goes_ahead and not plan.is_eliminated:
+        name = plan.node.name
+        bindings = {**self._scalars, **self._parts[name]}
+        if role in LINEARIZED_ROLES and self.plan.goes_ahead and not plan.is_eliminated:
             influence = bindings[NodePart.CANDIDATE_INFLUENCE.text]
             bindings[NodePart.INFLUENCE.text] = influence
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault(NodePart.REDUCED_BLOCK.text, bindings[NodePart.BLOCK.text])
         reduced_gradient = bindings.get(NodePart.REDUCED_GRADIENT.text)
         if role in ("activate", "round"):
-            bindings[NodePart.NODES.text] = bindings[self._plan.linearized_state.text]
+            bindings[NodePart.NODES.text] = bindings[self.plan.linearized_state.text]
         if role in REDUCED_ROLES and reduced_gradient is not None:
             bindings[NodePart.GRADIENT.text] = reduced_gradient
-        # those of factors stand first
-        num_factors = self._plan.num_factor_curvatures
         for part in NODE_TOTALS:
-            first = num_factors if part is SolverPart.CURVATURES else 0
-            bindings[part.addend] = self._total(part, first + plan.first_tile)
+            bindings[part.addend] = self._total(part, self._first_of_nodes(part, name))
         bindings |= more
-        kernel = self._plan.library.kernel_of(plan.node.name, role)
-        return self._backend.bind(kernel, bindings, plan.count)
+        kernel = self._library.kernel_of(name, role)
+        return self._backend.bind(kernel, bindings, self._num_nodes(name))
+
+    def _first_of_nodes(self, part: SolverPart, name: str) -> Late:
+        """Where the sums of a node type begin: those of factors stand first."""
+        this = self._this
+
+        def first() -> int:
+            of_factors = part is SolverPart.CURVATURES
+            before = this.plan.num_factor_curvatures if of_factors else 0
+            return before + this.plan.node_plans[name].first_tile
+
+        return self._late(("first of nodes", part, name), first)
 
     def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
         """All arrays of a node type, by what its kernels call them."""
-        parts = {}
+        this = self._this
+        name, parts = plan.node.name, {}
+        slots = self._late(("slots", name), lambda: this.plan.node_plans[name].num_slots)
         for part in NodePart:
-            data = self._memory.get(plan.key(part))
-            if data is not None:
-                has_slots = part.layout is Layout.SLOTS
-                slots = {"slots": plan.num_slots, "stride": plan.count} if has_slots else {}
-                parts[part.text] = Binding(data, plan.num_rows(part), fields=slots)
+            key = plan.key(part)
+            if key not in self.plan.memory:
+                continue
+            fields, length = {}, self._num_nodes(name)
+            if part.layout is Layout.SLOTS:
+                fields = {"slots": slots, "stride": length}
+                length = self._num_rows(name, part)
+            parts[part.text] = Binding(self._array(key), length, fields=fields)
         return parts
+
+    def _num_rows(self, name: str, part: NodePart) -> Late:
+        this = self._this
+        return self._late(("rows", name, part), lambda: this.plan.node_plans[name].num_rows(part))
 
     # -- factors -------------------------------------------------------------------------------
 
     def score(self, plan: FactorPlan, state: NodePart) -> Launch:
         """Residual and cost at NODES or CANDIDATE."""
         bindings = self._arguments(plan, state)
-        bindings[SolverPart.COSTS.addend] = self._total(SolverPart.COSTS, plan.first_tile)
+        first_tile = self._first_tile(plan.factor.name)
+        bindings[SolverPart.COSTS.addend] = self._total(SolverPart.COSTS, first_tile)
         if plan.factor.loss is not None:
-            beyond = self._total(SolverPart.BEYOND_SCALE, plan.first_tile)
+            beyond = self._total(SolverPart.BEYOND_SCALE, first_tile)
             bindings[SolverPart.BEYOND_SCALE.addend] = beyond
         return self._bind(plan, "score", bindings)
 
     def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
         """Gradients, and diagonal blocks or their diagonals."""
-        role = self.exact_role(plan, "linearize") if exact else "linearize"
+        role = self._library.exact_role(plan.factor.name, "linearize") if exact else "linearize"
         parts = [plan.form.linearized(argument) for argument in plan.reduced]
         all_parts = tuple(dict.fromkeys(chain.from_iterable(parts)))
         bindings = self._with_sums(plan, all_parts)
         launches = [self._bind(plan, role, bindings)]
-        if role == "linearize" and plan.form.linearizes_rounded(self._plan.types):
+        if role == "linearize" and plan.form.linearizes_rounded(self.plan.types):
             launches.append(self._bind(plan, "gradient", bindings))
         for argument, own in zip(plan.reduced, parts, strict=True):
             launches += self._reductions(plan, [argument], own)
@@ -226,7 +271,7 @@ class Binder:
         roles = [
             role
             for role in ("store", "square")
-            if self._plan.library.has_kernel_of(plan.factor.name, role)
+            if self._library.has_kernel_of(plan.factor.name, role)
         ]
         launches = [self._bind(plan, role, bindings) for role in roles]
         added = filter(plan.form.has_block, plan.reduced)
@@ -254,18 +299,10 @@ class Binder:
             bindings[NodePart.DIRECTION.of(argument)] = self._node_binding(plan, argument, vector)
         return self._bind(plan, "gather", bindings)
 
-    def exact_role(self, plan: FactorPlan, role: str) -> str:
-        """A kernel with Jacobians in float64, if there is one, else the usual one."""
-        exact = exact_role(role)
-        has_one = self._plan.library.has_kernel_of(plan.factor.name, exact)
-        return exact if has_one else role
-
     def inner(self, plan: FactorPlan) -> Launch:
         """Steps of the eliminated nodes alone, from `candidate`."""
-        tiles, eliminated = plan.order.node_tiles, plan.form.eliminated_argument
-        assert tiles is not None
+        eliminated, exchange = plan.form.eliminated_argument, self._exchange(plan.factor.name)
         bindings = {**self.scalars(), **self._arguments(plan, NodePart.CANDIDATE)}
-        exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
         for part in self._masks(plan):
             binding = self._node_binding(plan, eliminated, part)
             bindings[part.of(eliminated)] = binding.with_fields(self._placed(plan))
@@ -285,13 +322,43 @@ class Binder:
         return [launch, *self._reductions(plan, plan.reduced, (*REDUCED,), reduced=True)]
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
-        kernel = self._plan.library.kernel_of(plan.factor.name, role)
-        tiles = plan.order.node_tiles
-        if kernel.source.stretches and tiles is not None:
-            num_blocks = tiles.num_stretches(self._backend.resident_blocks(kernel))
-            taken = Binding(tiles.tile_items, num_blocks, fields=tiles.stretch_fields(num_blocks))
+        name = plan.factor.name
+        kernel = self._library.kernel_of(name, role)
+        if kernel.source.stretches and plan.order.node_tiles is not None:
+            taken = self._stretches(name, role, self._backend.resident_blocks(kernel))
             bindings = {**bindings, TILES: taken}
-        return self._backend.bind(kernel, bindings, plan.count)
+        return self._backend.bind(kernel, bindings, self._num_items(name))
+
+    def _stretches(self, factor: str, role: str, num_resident: int) -> Binding:
+        """Node tiles of a kernel whose blocks take several of them."""
+        this = self._this
+
+        def num_blocks() -> int:
+            return this.plan.factor_plans[factor].node_tiles.num_stretches(num_resident)
+
+        def fields() -> Mapping[str, Any]:
+            return this.plan.factor_plans[factor].node_tiles.stretch_fields(num_blocks())
+
+        return Binding(
+            self._of_tiles(factor, "tile_items"),
+            self._late(("stretches", factor, role), num_blocks),
+            fields=self._fields(("stretch", factor, role), fields),
+        )
+
+    def _of_tiles(self, factor: str, name: str) -> Late:
+        """An attribute of node tiles."""
+        this = self._this
+        return self._late(
+            ("node tiles", factor, name),
+            lambda: getattr(this.plan.factor_plans[factor].node_tiles, name),
+        )
+
+    def _exchange(self, factor: str) -> Binding:
+        """What items of an eliminated node exchange their values by."""
+        return Binding(self._of_tiles(factor, "node_items"), 0, fields=self._node_fields(factor))
+
+    def _node_fields(self, factor: str) -> dict[str, Late]:
+        return self._fields(("node fields", factor), self._of_tiles(factor, "node_fields").now)
 
     def _arguments(self, plan: FactorPlan, state: NodePart) -> dict[str, Binding]:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
@@ -301,30 +368,45 @@ class Binder:
                 bindings |= self._bind_constant(plan, argument)
                 continue
             bindings[argument.value_name] = self._node_binding(plan, argument, state)
-            if self._plan.rounds_values:
+            if self.plan.rounds_values:
                 rounded = self._node_binding(plan, argument, NodePart.ROUNDED)
                 bindings[argument.part(ROUNDED_VALUE)] = rounded
+        name = plan.factor.name
         for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN, FactorPart.CORRECTION):
-            data = self._memory.get(plan.key(part))
-            if data is not None:
-                bindings[part.text] = Binding(data, plan.count)
-        tiles = plan.order.node_tiles
-        if tiles is not None:
-            bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)
+            if plan.key(part) in self.plan.memory:
+                bindings[part.text] = Binding(self._array(plan.key(part)), self._num_items(name))
+        if plan.order.node_tiles is not None:
+            bindings[TILES] = Binding(
+                self._of_tiles(name, "tile_items"),
+                self._of_tiles(name, "num_groups"),
+                fields=self._fields(("tile fields", name), self._of_tiles(name, "fields").now),
+            )
         return bindings
 
     def _bind_constant(self, plan: FactorPlan, argument: Argument) -> dict[str, Binding]:
         """Its rows, and the same rounded, by what kernels call them."""
+        this = self._this
         key, rounded_key = (
             plan.key(part, argument) for part in (FactorPart.CONSTANT, FactorPart.ROUNDED_CONSTANT)
         )
-        index = plan.order.constants.get(argument.source)
-        fields = {} if index is None else {"index": index}
-        rows = plan.order.constant_rows[argument.source]
-        value = Binding(self._memory[key], rows, fields=fields)
+        name, source = plan.factor.name, argument.source
+        fields = {}
+        if source in plan.order.constants:
+            fields["index"] = self._late(
+                ("constant", name, source),
+                lambda: this.plan.factor_plans[name].order.constants[source],
+            )
+        rows = self._late(
+            ("constant rows", name, source),
+            lambda: this.plan.factor_plans[name].order.constant_rows[source],
+        )
+        value = Binding(self._array(key), rows, fields=fields)
         # a kernel that declares what it does not read gets any array of that type
-        unread = value.data.view(self._plan.types.storage.value)
-        rounded = Binding(self._memory.get(rounded_key, unread), rows, fields=fields)
+        is_rounded = rounded_key in self.plan.memory
+        unread = self._late(
+            ("unread", key), lambda: this.plan.memory[key].view(this.plan.types.storage.value)
+        )
+        rounded = Binding(self._array(rounded_key) if is_rounded else unread, rows, fields=fields)
         return {argument.value_name: value, argument.part(ROUNDED_VALUE): rounded}
 
     def _with_sums(
@@ -335,9 +417,10 @@ class Binder:
         Jacobians are of the linearised state, wherever they are. `reduced`: sums go to the parts of
         the reduced system.
         """
-        bindings = {**self.scalars(), **self._arguments(plan, self._plan.linearized_state)}
-        curvature = self._total(SolverPart.CURVATURES, plan.first_tile)
-        slots = {"slots": self._plan.num_factor_curvatures}
+        this = self._this
+        bindings = {**self.scalars(), **self._arguments(plan, self.plan.linearized_state)}
+        curvature = self._total(SolverPart.CURVATURES, self._first_tile(plan.factor.name))
+        slots = {"slots": self._late("slots", lambda: this.plan.num_factor_curvatures)}
         bindings[SolverPart.CURVATURES.addend] = curvature.with_fields(slots)
         for argument in plan.factor.nodes:
             if argument is plan.form.eliminated:
@@ -346,22 +429,18 @@ class Binder:
             for part in (NodePart.DIRECTION, NodePart.DIAGONAL):
                 bindings[part.of(argument)] = self._node_binding(plan, argument, part)
             for part in parts:
-                bound = self._bind_sum(plan, argument, part, reduced=reduced)
-                bindings[part.of(argument)] = bound.binding
+                bindings[part.of(argument)] = self._bind_sum(plan, argument, part, reduced=reduced)
         return bindings
 
     def _bind_eliminated(
         self, plan: FactorPlan, argument: Argument, bindings: dict[str, Binding]
     ) -> None:
-        tiles = plan.order.node_tiles
-        assert tiles is not None
         placed = self._placed(plan)
         for part in (*ELIMINATED_PARTS, *self._masks(plan)):
             binding = self._node_binding(plan, argument, part)
             bindings[part.of(argument)] = binding.with_fields(placed)
         for exchanged in ("sum", "spread"):
-            exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
-            bindings[argument.part(exchanged)] = exchange
+            bindings[argument.part(exchanged)] = self._exchange(plan.factor.name)
 
     @staticmethod
     def _masks(plan: FactorPlan) -> tuple[NodePart, ...]:
@@ -369,19 +448,26 @@ class Binder:
         masks = (NodePart.FREE,) if plan.form.masks_eliminated else ()
         return (*masks, *LIMITS) if plan.form.bounds_eliminated else masks
 
-    @staticmethod
-    def _placed(plan: FactorPlan) -> Mapping[str, Array]:
+    def _placed(self, plan: FactorPlan) -> Mapping[str, Late]:
         """How kernels of a factor find the eliminated node's place in a tile."""
-        tiles = plan.order.node_tiles
-        assert tiles is not None
+        this = self._this
+        name = plan.factor.name
+        fields = self._node_fields(name)
         if plan.order.node_at is None:
-            return tiles.node_fields
-        return {**tiles.node_fields, "node_at": plan.order.node_at}
+            return fields
+        node_at = self._late(("node at", name), lambda: this.plan.factor_plans[name].order.node_at)
+        return {**fields, "node_at": node_at}
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, part: NodePart) -> Binding:
+        this = self._this
         binding = self._parts[argument.node_type.name][part.text]
-        index = plan.order.nodes.get(argument.name)
-        return binding if index is None else binding.with_fields({"index": index})
+        if plan.order.nodes.get(argument.name) is None:
+            return binding
+        factor, name = plan.factor.name, argument.name
+        index = self._late(
+            ("index", factor, name), lambda: this.plan.factor_plans[factor].order.nodes[name]
+        )
+        return binding.with_fields({"index": index})
 
     # -- sums over nodes -----------------------------------------------------------------------
 
@@ -390,8 +476,8 @@ class Binder:
         node = argument.node_type
         return SharedSum(
             part.dim(node),
-            part.dtype(self._plan.types),
-            self._plan.node_plans[node.name].count,
+            part.dtype(self.plan.types),
+            self.plan.node_plans[node.name].count,
             self._tiles(plan, argument, part),
             rows=part.layout is Layout.ROWS,
         )
@@ -402,7 +488,7 @@ class Binder:
             return plan.tiles.get(argument.name)
         num_sums, node_tiles = plan.num_tiles, plan.order.node_tiles
         if part is NodePart.PRODUCT and plan.form.is_fused and node_tiles is not None:
-            product = self._plan.library.kernel_of(plan.factor.name, "product")
+            product = self._library.kernel_of(plan.factor.name, "product")
             if product.source.stretches:
                 # one for each stretch of a node that all share
                 num_sums = node_tiles.num_stretches(self._backend.resident_blocks(product))
@@ -410,12 +496,32 @@ class Binder:
             self._one_object[num_sums] = self._backend.single_object_tiles(num_sums)
         return self._one_object[num_sums]
 
+    def _sum_of(self, plan: FactorPlan, argument: Argument, part: NodePart) -> LateSum:
+        this = self._this
+        factor, name = plan.factor.name, argument.name
+        # products may have others than what is linearised
+        key = (factor, name, part is NodePart.PRODUCT)
+
+        def tiles(attribute: str) -> Late:
+            return this._late((key, attribute), lambda: getattr(now(), attribute))
+
+        def now() -> TileIndex | None:
+            return this._tiles(this.plan.factor_plans[factor], argument, part)
+
+        num_objects = self._num_nodes(argument.node_type.name)
+        return self.late_sum(self._sum(plan, argument, part), tiles, num_objects)
+
+    def late_sum(self, sum_: SharedSum, tiles: Callable[[str], Late], num_objects: Late) -> LateSum:
+        """A sum through partials, whose launches are bound here."""
+        return LateSum(self.bind, self._library.reduction, sum_, tiles, num_objects)
+
     def _bind_sum(
         self, plan: FactorPlan, argument: Argument, part: NodePart, *, reduced: bool
-    ) -> BoundWrite:
-        output = self._node_binding(plan, argument, REDUCED[part] if reduced else part)
-        partials = self._memory.get(plan.key(part, argument))
-        return self._sum(plan, argument, part).bind(output, partials)
+    ) -> Binding:
+        if not plan.has_partials(argument):
+            return self._node_binding(plan, argument, REDUCED[part] if reduced else part)
+        partials = self._array(plan.key(part, argument))
+        return self._sum_of(plan, argument, part).partials(partials)
 
     def _reductions(
         self,
@@ -425,12 +531,23 @@ class Binder:
         *,
         reduced: bool = False,
     ) -> list[Launch]:
-        return [
-            launch
-            for argument in arguments
-            if argument is not plan.form.eliminated
-            for part in parts
-            for launch in self._plan.library.finish(
-                self._bind_sum(plan, argument, part, reduced=reduced)
-            )
-        ]
+        launches = []
+        for argument in arguments:
+            if argument is plan.form.eliminated or not plan.has_partials(argument):
+                continue
+            for part in parts:
+                output = self._node_binding(plan, argument, REDUCED[part] if reduced else part)
+                partials = self._array(plan.key(part, argument))
+                launches.append(self._sum_of(plan, argument, part).reduction(output, partials))
+        return launches
+
+    def bind(
+        self, kernel: str | Late, bindings: Mapping[str, Binding], count: int | Late
+    ) -> Launch:
+        """A kernel of the solver with bindings of the caller's own."""
+        bound = kernel if isinstance(kernel, Late) else self._library.kernel(kernel)
+        return self._backend.bind(bound, bindings, count)
+
+
+def _entry(now: Callable[[], Mapping[str, Any]], name: str) -> Any:
+    return now()[name]

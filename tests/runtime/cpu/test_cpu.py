@@ -12,7 +12,6 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.codegen.llvm import translate
-from caspar.codegen.llvm.translate import llvm_module
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
@@ -181,11 +180,12 @@ class TestCache:
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (source,) = sources_of(double("again"))
+        translated = translate.llvm_module
         monkeypatch.setattr(translate, "llvm_module", lambda text, name: "no module")
         with pytest.raises(CompileError, match="the kernel again cannot be compiled: LLVM does"):
             doubled([source], np.ones(3))
         assert not cache.exists()
-        monkeypatch.setattr(translate, "llvm_module", llvm_module)
+        monkeypatch.setattr(translate, "llvm_module", translated)
         assert_array_equal(doubled([source], np.ones(3)), 2.0)
 
     def test_another_translator_is_another_entry(

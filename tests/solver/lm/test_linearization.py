@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from caspar.equations.node_blocks import KEPT_WAY
-from caspar.solver.lm.normal_equations import Linearization, Place
+from caspar.solver.lm.steps import Linearization, Place
 
 EXPECTED, OTHER = 1e-3, 2e-3
 """The damping with which a solve was begun ahead, and another one."""
@@ -112,10 +112,12 @@ def test_a_rejection_is_forgotten_for_a_whole_step(kind: str) -> None:
 
 
 def test_the_first_accepted_steps_stay_inside() -> None:
-    held = PLAIN.loaded(2)
+    held = PLAIN.loaded(keeps_inside=True)
     assert held.controls == (1.0, KEPT_WAY)
     assert held.tried().rejected().controls == (1.0, 1.0)
     held = held.tried().rejected().tried().accepted()
+    assert held.controls == (1.0, KEPT_WAY)
+    held = held.tried().accepted()
     assert held.controls == (1.0, KEPT_WAY)
     held = held.tried().accepted()
     assert held.controls == held.tried().accepted().controls == (1.0, 0.0)

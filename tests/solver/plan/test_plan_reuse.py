@@ -15,8 +15,11 @@ import symforce.symbolic as sf
 import caspar
 from caspar.errors import BackendError, InputError
 from caspar.solver import kept_system
+from caspar.solver.kept_system import MAX_KEPT
+from caspar.solver.limits import Limits
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan import planning
+from caspar.solver.system.launches import Binder
 from tests.covering import alternating
 from tests.problems import EXAMPLES
 from tests.solver.linear.linear_cases import MIX, MIXES, fresh, problem_of, solver_names
@@ -132,6 +135,99 @@ def test_another_structure_makes_a_plan(
     assert_same_result(second, fresh(backend=backend).solve(other))
     assert second.final_cost != first.final_cost or change == "one node more"
     assert_same_result(made.solve(arrays), first)
+
+
+@pytest.fixture
+def num_renewed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many systems have taken another plan so far."""
+    renewed: list[None] = []
+    bind_again = Binder.bind_again
+
+    def counted(binder: Binder) -> None:
+        bind_again(binder)
+        renewed.append(None)
+
+    monkeypatch.setattr(Binder, "bind_again", counted)
+    return lambda: len(renewed)
+
+
+@pytest.mark.filterwarnings("ignore:node type")
+@pytest.mark.parametrize(
+    ("mix", "linear_solver"), [(mix, name) for mix in MIXES for name in solver_names(mix)]
+)
+def test_launches_are_bound_again(
+    mix: str, linear_solver: str, num_renewed: Callable[[], int]
+) -> None:
+    """For more structures than are kept; results are those of a system that was made for each."""
+    _, arrays = problem_of(mix)
+    jacobian = "stored" if len(mix) % 2 == 0 else "recompute"
+    choices = {"linear_solver": linear_solver, "jacobian": jacobian}
+    made, given = fresh(mix, **choices), structures(arrays)
+    for one in given:
+        made.solve(one, max_iterations=3)
+    # the last ones are kept, the first ones have given way
+    for one in (given[-1], given[0]):
+        result = made.solve(one)
+        assert_same_result(result, fresh(mix, **choices).solve(one))
+    assert (num_renewed() > 0) == (result.linear_solver in ("dense", "sparse", "schur_dense"))
+
+
+def structures(arrays: Arrays) -> list[Arrays]:
+    """Each has an instance less of one factor than the one before it, or other indices."""
+    found = [arrays]
+    factors = [
+        name
+        for name, given in arrays.items()
+        if isinstance(given, dict) and any(is_index(rows) for rows in given.values())
+    ]
+    for number in range(MAX_KEPT + 1):
+        name, change = factors[number % len(factors)], shortened if number % 2 == 0 else rolled
+        given = found[-1][name]
+        changed_rows = {
+            one: change(rows) if change is shortened or is_index(rows) else rows
+            for one, rows in given.items()
+        }
+        found.append({**found[-1], name: changed_rows})
+    return found
+
+
+def is_index(rows: Any) -> bool:
+    return isinstance(rows, np.ndarray) and rows.dtype.kind == "i"
+
+
+def shortened(rows: Any) -> Any:
+    return rows[:-1] if isinstance(rows, np.ndarray) and len(rows) > 3 else rows
+
+
+@ON_BACKENDS
+@pytest.mark.filterwarnings("ignore:node type")
+def test_several_structures_are_kept(backend: str, num_plans: Callable[[], int]) -> None:
+    _, arrays = problem_of(MIX)
+    given = [arrays, *(CHANGES[name](arrays) for name in ("one index", "one factor less"))]
+    made = fresh(backend=backend)
+    first = [made.solve(one) for one in given]
+    assert "beside it: 2 others" in str(made.memory_table())
+    for one, wanted in zip(given, first, strict=True):
+        assert_same_result(made.solve(one), wanted)
+    assert num_plans() == 3
+    made.release()
+    assert made.memory_table() is None
+    made.solve(given[1])
+    assert num_plans() == 4
+
+
+@pytest.mark.filterwarnings("ignore:node type")
+def test_of_large_problems_one_is_kept(
+    num_plans: Callable[[], int], num_renewed: Callable[[], int]
+) -> None:
+    _, arrays = problem_of(MIX)
+    made = fresh(limits=Limits(max_items_beside=0))
+    other = CHANGES["one index"](arrays)
+    for given in (arrays, other, arrays, other, arrays, other):
+        made.solve(given)
+    assert num_plans() == 6
+    assert num_renewed() == 0
+    assert "beside it" not in str(made.memory_table())
 
 
 class TestConstants:

@@ -97,7 +97,7 @@ def test_more_devices_do_not_help_if_what_is_on_all_is_too_large(
     demand = Demand(arena_bytes=9000, on_all_bytes=4096, outside_bytes=0, num_parts=1)
     told = "More devices do not help: nodes that remain take 4.00 KiB on each"
     with pytest.raises(OutOfMemoryError, match=told) as caught:
-        allocated(ArenaPlan(), CpuBackend(), demand)
+        allocated(ArenaPlan(num_bytes=9000), CpuBackend(), lambda: demand)
     assert caught.value.num_devices is None
 
 

@@ -19,7 +19,7 @@ from caspar.solver.linear.costs import (
     reduced_size,
     setup_s,
 )
-from caspar.solver.linear.explicit.structure import num_fill_pairs
+from caspar.solver.linear.explicit.structure import most_fill_pairs, num_fill_pairs
 from caspar.solver.linear.hand_over import Replacement, Seconds
 from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.plan import Plan
@@ -89,8 +89,10 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
         return Choice(_by_cost(plan))
     in_parallel = plan.library.backend.traits.factorizes_in_parallel
     takes_more = in_parallel or plan.is_chained
-    num_pairs = num_fill_pairs(plan)
-    if num_pairs > (limits.max_auto_pairs if takes_more else limits.max_pairs_quick_pcg):
+    most_pairs = limits.max_auto_pairs if takes_more else limits.max_pairs_quick_pcg
+    # counting them takes a tenth of the setup of a small problem
+    num_pairs = num_fill_pairs(plan) if most_fill_pairs(plan) > most_pairs else 0
+    if num_pairs > most_pairs:
         reason = f"{num_pairs:,} pairs of factors that share an eliminated node"
         return _gradients(reason) if plan.is_chained else Choice(Method.GRADIENTS)
     if in_parallel and size <= limits.max_dense:

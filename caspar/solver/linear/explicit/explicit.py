@@ -96,6 +96,9 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
     if method is Method.ORTHOGONAL:
         system.load("rows", lambda: row_kernels(design.factors, design.types, design.form))
         return OrthogonalSolver(plan, system.binder, structure)
+    earlier, made = system.earlier, DenseSolver if method is Method.DENSE else SparseSolver
+    if type(earlier) is made and earlier.renew(plan, structure):
+        return earlier
     if method is Method.DENSE:
         return DenseSolver(plan, system.binder, structure)
     try:

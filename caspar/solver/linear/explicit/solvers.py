@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, Late
 from caspar.memory.layout import row_scalars
 from caspar.runtime.backend import Launch
 from caspar.solver.linear.explicit.explicit_kernels import HELD_SCALE
@@ -43,26 +44,45 @@ class DenseSolver:
     def __init__(
         self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
     ) -> None:
+        this = proxy(self)  # which keeps launches
         self.name = "dense" if len(plan.eliminated) == 0 else "schur_dense"
         self.remarks = remarks
-        backend = self._backend = plan.library.backend
+        self._backend = plan.library.backend
         system = self._system = ExplicitSystem(plan, binder, structure)
+        self._place(structure)
+        target = Binding(
+            Late(lambda: this._factorization.matrix.reshape(-1)),
+            Late(lambda: system.size**2),
+            fields={"index": Late(lambda: this._index)},
+        )
+        self._form = binder.sequence(system.form())
+        write = system.write_entries("entries_dense", lambda: this._entries, target)
+        self._write = binder.sequence([write])
+        self._finish = binder.sequence(system.finish())
+
+    def renew(self, plan: Plan, structure: Structure) -> bool:
+        """See `SparseSolver.renew`."""
+        if structure.kind != self._kind:
+            return False
+        self._system.renew(plan, structure)
+        self._place(structure)
+        return True
+
+    def _place(self, structure: Structure) -> None:
+        """Where the matrix is, and where its entries are in it."""
+        system, tools = self._system, structure.tools
+        self._kind = structure.kind
         if system.size**2 > np.iinfo(np.int32).max:
             raise OutOfMemoryError(
                 f"linear_solver='schur_dense': the system has {system.size:,} unknowns, and its "
                 f"matrix takes {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
             )
-        self._factorization = backend.dense_factorization(system.size, system.outcome)
-        matrix = self._factorization.matrix
+        self._factorization = self._backend.dense_factorization(system.size, system.outcome)
         entries = system.entries()
         place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
-        entries, place = _sent(structure, entries), structure.tools.send(place)
-        self.num_bytes = system.num_bytes + sum(int(one.nbytes) for one in entries.parts)
-        self.num_bytes += int(place.nbytes) + int(matrix.nbytes)
-        target = Binding(matrix.reshape(-1), system.size**2, fields={"index": place})
-        self._form = backend.sequence(system.form())
-        self._entries = backend.sequence([system.write_entries("entries_dense", entries, target)])
-        self._finish = backend.sequence(system.finish())
+        self._entries, self._index = _sent(structure, entries), tools.send(place)
+        self.num_bytes = system.num_bytes + self._entries.num_bytes
+        self.num_bytes += int(place.nbytes) + int(self._factorization.matrix.nbytes)
 
     def begin(self) -> None:
         """Nothing: the factorisation takes most of the time."""
@@ -71,7 +91,7 @@ class DenseSolver:
         """Form the matrix, factorise, solve."""
         self._form.run()
         self._backend.clear(self._factorization.matrix)
-        self._entries.run()
+        self._write.run()
         self._factorization.factorize()
         self._factorization.solve(self._system.rhs, self._system.solution)
         self._finish.run()
@@ -90,27 +110,54 @@ class SparseSolver:
     """
 
     is_direct = True
-    launches: Sequence[Launch] = ()
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
+        this = proxy(self)  # which keeps launches
         self.name = "sparse"
-        backend = plan.library.backend
-        tools = structure.tools
+        self._backend = plan.library.backend
         system = self._system = ExplicitSystem(plan, binder, structure)
-        entries, starts = system.entries().by_rows(tools.xp, system.size)
-        entries, starts = _sent(structure, entries), tools.send(starts)
-        self._factorization = backend.sparse_factorization(
-            starts, entries.columns, system.size, system.outcome
+        self._analyze(structure)
+        target = Binding(
+            Late(lambda: this._factorization.values),
+            Late(lambda: int(this._factorization.values.shape[0])),
         )
-        values = self._factorization.values
-        self.num_bytes = system.num_bytes + sum(int(one.nbytes) for one in entries.parts)
+        write = system.write_entries("entries_sparse", lambda: this._entries, target)
+        self._form_launches, self._finish_launches = [*system.form(), write], system.finish()
+        self._form = binder.sequence(self._form_launches)
+        self._finish = binder.sequence(self._finish_launches)
+        self.launches = self._all_launches()
+
+    def renew(self, plan: Plan, structure: Structure) -> bool:
+        """Solve the systems of another plan of the same kind, once launches are bound again.
+
+        Returns:
+            False: its matrix is formed by other launches, and another solver has to be made.
+        """
+        if structure.kind != self._kind:
+            return False
+        self._system.renew(plan, structure)
+        self._analyze(structure)
+        self.launches = self._all_launches()
+        return True
+
+    def _analyze(self, structure: Structure) -> None:
+        """The entries of the matrix in their order, and the factorisation of their pattern."""
+        system, tools = self._system, structure.tools
+        self._kind = structure.kind
+        entries, starts = system.entries().by_rows(tools.xp, system.size)
+        self._entries = _sent(structure, entries)
+        self._factorization = self._backend.sparse_factorization(
+            tools.send(starts), self._entries.columns, system.size, system.outcome
+        )
+        self.num_bytes = system.num_bytes + self._entries.num_bytes
         self.num_bytes += self._factorization.num_bytes
-        target = Binding(values, int(values.shape[0]))
-        form = [*system.form(), system.write_entries("entries_sparse", entries, target)]
-        finish = system.finish()
-        solving = self._factorization.launch(system.rhs, system.solution)
-        self.launches = () if solving is None else (*form, solving, *finish)
-        self._form, self._finish = backend.sequence(form), backend.sequence(finish)
+
+    def _all_launches(self) -> Sequence[Launch]:
+        """Those of a solve, where the factorisation is one too."""
+        solving = self._factorization.launch(self._system.rhs, self._system.solution)
+        if solving is None:
+            return ()
+        return (*self._form_launches, solving, *self._finish_launches)
 
     @property
     def remarks(self) -> tuple[str, ...]:

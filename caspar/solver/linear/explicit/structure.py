@@ -106,8 +106,8 @@ class FactorBlocks:
         pair: Its arguments.
         types: Their types.
         number: (num_slots,) int32 block of each item.
-        weights: (num_slots, 2) of the storage type, of the item's block and of its transpose; None
-            where the arguments are of two types, or one and the same.
+        weights: (2 * num_slots,) of the storage type, of each item's block and of its transpose;
+            None where the arguments are of two types, or one and the same.
     """
 
     plan: FactorPlan
@@ -157,6 +157,13 @@ class Structure:
     windows: MixedWindows
     merged: Mapping[MixedTypes, MergedItems]
     tools: ArrayTools
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What structures have in common that are formed by the same launches."""
+        factors = [(id(one.plan.form), one.pair, one.weights is None) for one in self.factors]
+        fills = [(one.eliminated, one.types) for one in self.fills]
+        return *self.blocks, *factors, *fills, *self.merged
 
     @property
     def num_bytes(self) -> int:
@@ -259,7 +266,7 @@ def _factor_blocks(
         rows = nodes_of(tools, factor, pair.row.name)
         columns = nodes_of(tools, factor, pair.column.name)
         order = tools.xp.stack([rows >= columns, rows <= columns], axis=1)
-        weights = tools.send(order.astype(plan.types.storage.value))
+        weights = tools.send(order.astype(plan.types.storage.value)).reshape(-1)
     return FactorBlocks(factor, pair, coupling.types, number, weights)
 
 
@@ -394,6 +401,17 @@ def _items(
 def _joined(xp: Any, parts: Sequence[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
     owner, node, place = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return owner, node, place
+
+
+def most_fill_pairs(plan: Plan) -> int:
+    """More than `num_fill_pairs`, by counts alone."""
+    windows = mixed_windows(plan).counts
+    most = 0
+    for eliminated in plan.eliminated:
+        name = eliminated.node.name
+        num_items = sum(count for types, count in windows.items() if types[0] == name)
+        most += num_items * (num_items + 1) // 2
+    return most
 
 
 def num_fill_pairs(plan: Plan) -> int:

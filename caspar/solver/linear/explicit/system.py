@@ -3,9 +3,12 @@
 Once for each structure. The order of a solve: `form`, `write_entries`, a factorisation, `finish`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import cast
+from weakref import proxy
 
 import numpy as np
 
@@ -13,7 +16,7 @@ from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, Late, Lates
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Launch
 from caspar.solver.linear.explicit.explicit_kernels import FillTypes, merge_name
@@ -74,9 +77,15 @@ class ExplicitSystem:
     """
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
-        self._plan = plan
+        self._this: ExplicitSystem = proxy(self)  # a solver keeps its bindings
         self._binder = binder
         self._backend = plan.library.backend
+        self._late = Lates()
+        self.renew(plan, structure)
+
+    def renew(self, plan: Plan, structure: Structure) -> None:
+        """Take the place of an earlier plan and structure of the same kind, but for launches."""
+        self._plan = plan
         self._structure = structure
         self._first, self._num_scalars = _placed(structure)
         # what adds to the blocks, and how items are summed
@@ -145,51 +154,102 @@ class ExplicitSystem:
         dim = eliminated.tangent_dim * reduced.tangent_dim
         return SharedSum(dim, DType.FLOAT64, items.count, tiles)
 
+    def _array(self, key: _Key) -> Late:
+        this = self._this
+        return self._late(key, lambda: this._memory[key])
+
     def _blocks(self, types: TypePair) -> Binding:
-        blocks, first = self._structure.blocks[types], self._first[types]
-        length = blocks.num_blocks
-        return Binding(self._memory[_Vector.BLOCKS][first : first + length * blocks.dim], length)
+        this = self._this
+
+        def scalars() -> Array:
+            blocks, first = this._structure.blocks[types], this._first[types]
+            return this._memory[_Vector.BLOCKS][first : first + blocks.num_blocks * blocks.dim]
+
+        length = self._late(("num blocks", types), lambda: this._structure.blocks[types].num_blocks)
+        return Binding(self._late(("blocks", types), scalars), length)
 
     def _of_type(self, vector: _Vector, plan: NodePlan) -> Binding:
         """A node type's part of a vector of all unknowns."""
-        first = self._structure.unknowns.nodes[plan.node.name].first
-        size = plan.count * plan.node.tangent_dim
-        return Binding(self._memory[vector][first : first + size], plan.count)
+        this = self._this
+        name, dim = plan.node.name, plan.node.tangent_dim
+
+        def scalars() -> Array:
+            first = this._structure.unknowns.nodes[name].first
+            return this._memory[vector][first : first + this._plan.node_plans[name].count * dim]
+
+        length = self._late(("count", name), lambda: this._plan.node_plans[name].count)
+        return Binding(self._late((vector, name), scalars), length)
+
+    def _num_mixed(self, types: MixedTypes) -> Late:
+        this = self._this
+        return self._late(("mixed", types), lambda: this._structure.windows.counts[types])
 
     # -- launches ------------------------------------------------------------------------------
 
     def form(self) -> list[Launch]:
         """From linearised sums and damping to the blocks and the right-hand side."""
+        this = self._this
         # of reduced types for D without zeros alone: their blocks come later
         launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
-        blocks = self._memory[_Vector.BLOCKS][: self._num_scalars]
-        launches.append(self._binder.clear_array(blocks.view(np.float32)))
+        blocks = Late(lambda: this._memory[_Vector.BLOCKS][: this._num_scalars].view(np.float32))
+        launches.append(self._binder.clear_array(blocks))
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.copy(Span.REDUCED_SUMS, Span.SUMS))
         for factor in self._plan.factors:
             if factor.form.eliminated is not None and len(factor.reduced) > 0:
                 launches += self._mix(factor)
-        for types, items in self._structure.merged.items():
-            launches += self._merge(types, items)
+        for types in self._structure.merged:
+            launches += self._merge(types)
         for plan in self._plan.reduced:
             own = {one.value: self._of_type(one, plan) for one in (_Vector.SCALE, _Vector.RHS)}
             own["pair_block"] = self._blocks((plan.node.name, plan.node.name))
             launches.append(self._binder.node_launch(plan, "begin_direct", own))
         for place, part in enumerate(self._parts):
-            output = self._blocks(part.types).with_fields({"index": part.number})
-            bound = self._sums[place].bind(output, self._memory[place])
-            launches += [self._adding(part, bound.binding), *self._plan.library.finish(bound)]
+            number = self._late(
+                ("number", place), partial(ExplicitSystem._number, self._this, place)
+            )
+            output = self._blocks(part.types).with_fields({"index": number})
+            if self._sums[place].tiles is None:
+                launches.append(self._adding(place, output))
+                continue
+            tiles, count = self._tiles_of(
+                place, partial(ExplicitSystem._sums_at, self._this, place)
+            )
+            total = self._binder.late_sum(self._sums[place], tiles, count)
+            partials = self._array(place)
+            launches.append(self._adding(place, total.partials(partials)))
+            launches.append(total.reduction(output, partials))
         return launches
+
+    def _tiles_of(
+        self, key: Hashable, now: Callable[[], SharedSum]
+    ) -> tuple[Callable[[str], Late], Late]:
+        """Where attributes of the tiles of a sum, and the number of its objects, are found."""
+        this = self._this
+
+        def tiles(attribute: str) -> Late:
+            return this._late((key, attribute), lambda: getattr(now().tiles, attribute))
+
+        return tiles, self._late((key, "objects"), lambda: now().num_objects)
+
+    def _number(self, place: int) -> Array:
+        return self._parts[place].number
+
+    def _sums_at(self, place: int) -> SharedSum:
+        return self._sums[place]
 
     def finish(self) -> list[Launch]:
         """From the solution to steps, and to what the host reads."""
+        this = self._this
         launches = []
         for plan in self._plan.reduced:
             vectors = (_Vector.SCALE, _Vector.RHS, _Vector.SOLUTION)
             own = {one.value: self._of_type(one, plan) for one in vectors}
             launches.append(self._binder.node_launch(plan, "end_direct", own))
-        parts = {"failed": self.outcome[:1], "pivot": self.outcome[1:]}
-        outcome = {name: Binding(array, 1) for name, array in parts.items()}
+        outcome = {
+            "failed": Binding(Late(lambda: this.outcome[:1]), 1),
+            "pivot": Binding(Late(lambda: this.outcome[1:]), 1),
+        }
         return [*launches, self._binder.scalar_launch("direct_end", outcome)]
 
     def entries(self) -> Entries:
@@ -199,25 +259,31 @@ class ExplicitSystem:
             given.tools.xp, given.blocks, given.unknowns, self._first, one=one, dtype=np.int32
         )
 
-    def write_entries(self, kernel: str, entries: Entries, matrix: Binding) -> Launch:
+    def write_entries(self, kernel: str, entries: Callable[[], Entries], matrix: Binding) -> Launch:
         """Entries from the blocks to a matrix."""
-        blocks, scale = self._memory[_Vector.BLOCKS], self._memory[_Vector.SCALE]
+        this = self._this
+        blocks, scale = self._array(_Vector.BLOCKS), self._array(_Vector.SCALE)
+        num_scalars, size = Late(lambda: this._num_scalars + 1), Late(lambda: this.size)
+        source = Late(lambda: entries().source)
+        rows, columns = Late(lambda: entries().rows), Late(lambda: entries().columns)
         bindings = {
-            "blocks": Binding(blocks, self._num_scalars + 1, fields={"index": entries.source}),
-            "row_scale": Binding(scale, self.size, fields={"index": entries.rows}),
-            "column_scale": Binding(scale, self.size, fields={"index": entries.columns}),
+            "blocks": Binding(blocks, num_scalars, fields={"index": source}),
+            "row_scale": Binding(scale, size, fields={"index": rows}),
+            "column_scale": Binding(scale, size, fields={"index": columns}),
             "matrix": matrix,
         }
-        count = int(entries.rows.shape[0])
-        return self._backend.bind(self._plan.library.kernel(kernel), bindings, count)
+        return self._binder.bind(kernel, bindings, Late(lambda: int(entries().rows.shape[0])))
 
-    def _adding(self, part: FactorBlocks | FillBlocks, target: Binding) -> Launch:
+    def _adding(self, place: int, target: Binding) -> Launch:
         """The launch that adds a part's blocks to a target."""
-        bindings = {"pair_block": target}
+        this = self._this
+        part, bindings = self._parts[place], {"pair_block": target}
         if isinstance(part, FactorBlocks):
             if part.weights is not None:
-                bindings["pair_order"] = Binding(part.weights.reshape(-1), part.plan.count)
-            role = self._binder.exact_role(part.plan, part.pair.role)
+                weights = Late(lambda: cast(FactorBlocks, this._parts[place]).weights)
+                count = Late(lambda: cast(FactorBlocks, this._parts[place]).plan.count)
+                bindings["pair_order"] = Binding(weights, count)
+            role = self._plan.library.exact_role(part.plan.factor.name, part.pair.role)
             return self._binder.pair(part.plan, role, bindings)
         rows, columns = ((part.eliminated, name) for name in part.types)
         eliminated, row, column = (
@@ -230,44 +296,68 @@ class ExplicitSystem:
             sums_rows=rows in self._merges,
             sums_columns=columns in self._merges,
         )
-        bindings["row_mixed"] = self._mixed(rows, part.first)
-        bindings["column_mixed"] = self._mixed(columns, part.second)
-        kernel = self._plan.library.kernel(given.name)
-        return self._backend.bind(kernel, bindings, int(part.number.shape[0]))
+        first = Late(lambda: cast(FillBlocks, this._parts[place]).first)
+        second = Late(lambda: cast(FillBlocks, this._parts[place]).second)
+        bindings["row_mixed"] = self._mixed(rows, first)
+        bindings["column_mixed"] = self._mixed(columns, second)
+        count = Late(lambda: int(this._number(place).shape[0]))
+        return self._binder.bind(given.name, bindings, count)
 
-    def _mixed(self, types: MixedTypes, items: Array) -> Binding:
+    def _mixed(self, types: MixedTypes, items: Late) -> Binding:
         """Z of some items, or of their sums."""
-        if types in self._merges:
-            memory, count = self._memory[_Merged(types)], self._merges[types].num_objects
-        else:
-            memory, count = self._memory[types], self._structure.windows.counts[types]
-        return Binding(memory, count, fields={"index": items})
+        if types not in self._merges:
+            return Binding(self._array(types), self._num_mixed(types), fields={"index": items})
+        memory = self._array(_Merged(types))
+        return Binding(memory, self._num_merged(types), fields={"index": items})
 
-    def _merge(self, types: MixedTypes, items: MergedItems) -> list[Launch]:
+    def _num_merged(self, types: MixedTypes) -> Late:
+        this = self._this
+        return self._late(("merged", types), lambda: this._merges[types].num_objects)
+
+    def _merge(self, types: MixedTypes) -> list[Launch]:
         """Sum Z of items that couple the same two nodes."""
-        total, memory = self._merges[types], self._memory[_Merged(types)]
-        output = Binding(memory, total.num_objects).with_fields({"index": items.number})
-        bound = total.bind(output, self._memory[_Merged(types, are_partial=True)])
-        count = self._structure.windows.counts[types]
-        source = Binding(self._memory[types], count, fields={"index": items.items})
-        kernel = self._plan.library.kernel(merge_name(*types))
-        bindings = {"item_mixed": source, "merged": bound.binding}
-        adding = self._backend.bind(kernel, bindings, int(items.number.shape[0]))
-        clearing = self._binder.clear_array(memory.view(np.float32))
-        return [clearing, adding, *self._plan.library.finish(bound)]
+        this = self._this
+
+        def items() -> MergedItems:
+            return this._structure.merged[types]
+
+        number, places = Late(lambda: items().number), Late(lambda: items().items)
+        memory = self._array(_Merged(types))
+        output = Binding(memory, self._num_merged(types), fields={"index": number})
+        source = Binding(self._array(types), self._num_mixed(types), fields={"index": places})
+        cleared = Late(lambda: this._memory[_Merged(types)].view(np.float32))
+        launches = [self._binder.clear_array(cleared)]
+        merged, is_summed = output, self._merges[types].tiles is not None
+        tiles, num_sums = self._tiles_of(("merge", types), lambda: this._merges[types])
+        total = self._binder.late_sum(self._merges[types], tiles, num_sums)
+        partials = self._array(_Merged(types, are_partial=True))
+        if is_summed:
+            merged = total.partials(partials)
+        count = Late(lambda: int(items().number.shape[0]))
+        bindings = {"item_mixed": source, "merged": merged}
+        launches.append(self._binder.bind(merge_name(*types), bindings, count))
+        return [*launches, total.reduction(output, partials)] if is_summed else launches
 
     def _mix(self, factor: FactorPlan) -> list[Launch]:
-        eliminated = factor.form.eliminated_argument.node_type
+        this = self._this
+        eliminated, name = factor.form.eliminated_argument.node_type, factor.factor.name
+        count = Late(lambda: this._plan.factor_plans[name].count)
         bindings = {}
         for argument in factor.reduced:
             types = (eliminated.name, argument.node_type.name)
+            place = (name, argument.name)
             bindings[argument.part("mixed")] = Binding(
-                self._memory[types],
-                self._structure.windows.counts[types],
-                self._structure.windows.first[factor.factor.name, argument.name],
-                factor.count,
+                self._array(types),
+                self._num_mixed(types),
+                self._late(
+                    ("window", place), partial(ExplicitSystem._first_of_window, self._this, place)
+                ),
+                count,
             )
         return self._binder.mix(factor, bindings)
+
+    def _first_of_window(self, place: tuple[str, str]) -> int:
+        return self._structure.windows.first[place]
 
 
 def _placed(structure: Structure) -> tuple[dict[TypePair, int], int]:
