@@ -9,7 +9,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -209,6 +210,25 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 90
 
 
+def for_each(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Makes one test of a check of one path; it names all that fail."""
+
+    def decorated(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            wrong = []
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    wrong.append(str(error))
+            assert wrong == []
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return decorated
+
+
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -219,6 +239,7 @@ def _part(path: Path) -> str:
     return "" if part == "__init__" else part
 
 
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), path)
 
@@ -256,7 +277,7 @@ def _contract_break(part: str, dotted: list[str]) -> str:
     return "" if "any" in parts or part in parts else f"{top} belongs to {' and '.join(parts)}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_name)
+@for_each(MODULES)
 def test_imports_follow_the_contract(path: Path) -> None:
     part = _part(path)
     if part == "":
@@ -285,7 +306,7 @@ def _room_break(path: Path, dotted: list[str]) -> str:
     return "" if other in allowed else f"{own} must not import {'.'.join(dotted)}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_name)
+@for_each(MODULES)
 def test_rooms_follow_the_contract(path: Path) -> None:
     breaks = [
         f"{_name(path)}:{line}: {wrong}"
@@ -311,7 +332,7 @@ def test_rooms_are_in_order() -> None:
             before.add(room)
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=_name)
+@for_each(sorted({path.parent for path in MODULES}))
 def test_rooms_are_small_and_say_what_they_do(folder: Path) -> None:
     files = [file.name for file in folder.glob("*.py") if file.name != "__init__.py"]
     assert len(files) <= MAX_FILES, f"{_name(folder)} holds {len(files)} files"
@@ -349,7 +370,7 @@ def _late_imports(tree: ast.Module) -> set[ast.AST]:
     }
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_name)
+@for_each(MODULES)
 def test_modules_import_few_others(path: Path) -> None:
     if _part(path) == "":
         return
@@ -430,7 +451,7 @@ def _time_break(path: Path, node: ast.AST, is_late: bool) -> str:
     return ""
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_name)
+@for_each(MODULES)
 def test_imports_stand_at_the_top(path: Path) -> None:
     """What a solve on the processor does without is imported when used, all else at the top."""
     if path.relative_to(PACKAGE).as_posix() in LAZY_MODULES:
@@ -526,7 +547,7 @@ def test_importing_caspar_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_name)
+@for_each(MODULES)
 def test_files_and_functions_are_short(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= MAX_FILE_LINES, f"{_name(path)}: {lines} lines, allowed {MAX_FILE_LINES}"
