@@ -5,10 +5,11 @@ asks the user, and tells the others what to do. Cost: a meeting for each iterati
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from enum import Enum
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from caspar.errors import UnsuitedError
@@ -205,11 +206,22 @@ class _Decisions:
 
 
 def _undisturbed(call: Callable[[], Result]) -> Result:
-    """Call a function that Ctrl-C does not end half done."""
-    thread = ThreadPoolExecutor(1, "caspar values")
-    future = thread.submit(copy_context().run, call)
+    """Call a function that Ctrl-C does not end half done: in a thread, once it has begun."""
+    outcome: Future[Result] = Future()
+
+    def work() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    context = copy_context()
     try:
-        return future.result()
+        # Ctrl-C may come while the thread starts
+        Thread(target=context.run, args=(work,), name="caspar values", daemon=True).start()
+        return outcome.result()
     finally:
-        wait([future])
-        thread.shutdown(wait=False)
+        if not outcome.cancel():
+            wait([outcome])

@@ -92,8 +92,10 @@ class Team:
         ]
         for future in futures:
             future.add_done_callback(lambda _: self._wake.set())
-        while not all(future.done() for future in futures):
+        while True:
             try:
+                if all(future.done() for future in futures):
+                    break
                 self._serve()
             except KeyboardInterrupt:
                 if not takes_interrupts:

@@ -195,13 +195,16 @@ def stops(ranks: Ranks, how: str) -> Any:
         if how == "raise":
             raise ValueError("of the callback")
         if how == "interrupt":
-            time.sleep(0.2)
+            # longer than a rank waits before it tells the others
+            time.sleep(0.2 if record.iteration < 2 else 2.0)
         return how == "callback" and len(seen) == 2
 
     if how == "interrupt" and ranks.rank == 1:
         _interrupt_when(NormalEquations.accept)
     options: dict[str, Any] = (
-        {} if how != "interrupt" else {"max_iterations": 100, "cost_tolerance": 0.0}
+        {}
+        if how != "interrupt"
+        else {"max_iterations": 100, "cost_tolerance": 0.0, "gradient_tolerance": 0.0}
     )
     result = solver.solve(arrays, on_iteration=look, **options)
     return result.status.name, len(result.iterations), seen
