@@ -1,8 +1,8 @@
 """L D L^T of a small full matrix: one compiled function, which stands in a list of launches.
 
-A library costs a small problem more than its arithmetic does: 40 us a step of three unknowns, of
-which the factorisation itself takes 1. The arithmetic is QDLDL's of a full matrix, operation by
-operation (an up-looking factorisation in the order given), so that results have the same bits.
+Calling a library costs a small problem more than the arithmetic does (`docs/design/0013`). The
+arithmetic is QDLDL's of a full matrix, operation by operation (an up-looking factorisation in the
+order given), so that results have the same bits.
 """
 
 import hashlib
