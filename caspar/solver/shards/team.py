@@ -84,35 +84,43 @@ class Team:
                 The others were woken.
             KeyboardInterrupt: It came while they worked; they have ended their work.
         """
-        self._was_interrupted = self._is_given_up = is_raised = False
+        self._was_interrupted = self._is_given_up = False
         self._told_at_s = None
-        futures = [
-            thread.submit(copy_context().run, self._guarded, work, tell, number)
-            for number, thread in enumerate(self._threads)
-        ]
-        for future in futures:
-            future.add_done_callback(lambda _: self._wake.set())
-        while True:
-            try:
-                if all(future.done() for future in futures):
-                    break
-                self._serve()
-            except KeyboardInterrupt:
-                if not takes_interrupts:
-                    is_raised = True
-                elif is_second():
-                    self._give_up(futures)
-                    raise
-                elif self._first > 0:
-                    self._told_at_s = time.monotonic() + PATIENCE_S
-                else:
-                    self._was_interrupted = True
+        try:
+            futures = [
+                thread.submit(copy_context().run, self._guarded, work, tell, number)
+                for number, thread in enumerate(self._threads)
+            ]
+            is_raised = self._wait(futures, takes_interrupts)
+        except KeyboardInterrupt:
+            self._give_up()
+            raise
         if is_raised:
             raise KeyboardInterrupt
         self._raise_first(futures)
         if self.group is not None and self._peers is None:
             self.group.check()
         return [future.result() for future in futures]
+
+    def _wait(self, futures: Sequence[Future[Any]], takes_interrupts: bool) -> bool:
+        """Serve the threads until all have ended; whether Ctrl-C came that nobody asks for."""
+        is_raised = False
+        for future in futures:
+            future.add_done_callback(lambda _: self._wake.set())
+        while True:
+            try:
+                while not all(future.done() for future in futures):
+                    self._serve()
+                return is_raised
+            except KeyboardInterrupt:
+                if not takes_interrupts:
+                    is_raised = True
+                elif is_second():
+                    raise
+                elif self._first > 0:
+                    self._told_at_s = time.monotonic() + PATIENCE_S
+                else:
+                    self._was_interrupted = True
 
     def _serve(self) -> None:
         """Wait until a thread has ended or asks for a call, which is made here."""
@@ -136,14 +144,16 @@ class Team:
             else:
                 request.answer.set_result(found)
 
-    def _give_up(self, futures: Sequence[Future[Any]]) -> None:
+    def _give_up(self) -> None:
         """End what the threads do, and wait for them: nobody may enter what they work on."""
         self._is_given_up = True
         self._abort()
-        wait(futures, PATIENCE_S)
-        if self._peers is not None and not all(future.done() for future in futures):
+        # a thread does one thing after another
+        ends = [thread.submit(int) for thread in self._threads]
+        wait(ends, PATIENCE_S)
+        if self._peers is not None and not all(end.done() for end in ends):
             self._peers.leave("Ctrl-C ended it")
-        wait(futures)
+        wait(ends)
 
     def _raise_first(self, futures: Sequence[Future[Any]]) -> None:
         errors = {rank: error for rank, one in enumerate(futures) if (error := one.exception())}

@@ -460,20 +460,24 @@ def test_a_second_ctrl_c_wakes_devices_that_wait() -> None:
     begun = threading.Event()
 
     def work(number: int) -> None:
-        begun.set()
         if number == 0:
+            # the user's thread waits by now, and is interrupted there
+            team.in_users_thread(begun.set)
             group.gather(0, None)
         time.sleep(1.0)
 
     def interrupt_twice() -> None:
         """The second signal follows when the first was noted: two at once are one."""
+        main = threading.main_thread().ident or 0
         begun.wait(60.0)
         time.sleep(0.1)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGINT)
         until_s = time.monotonic() + 60.0
-        while not team.take_interrupt() and time.monotonic() < until_s:
+        while time.monotonic() < until_s:
             time.sleep(0.01)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            if team.take_interrupt():
+                signal.pthread_kill(main, signal.SIGINT)
+                break
 
     sender = threading.Thread(target=interrupt_twice, daemon=True)
     sender.start()
