@@ -70,6 +70,8 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar.kernels.bound import BoundKernel
     from caspar.kernels.decorator import kernel
     from caspar.kernels.kernel import Kernel
+    from caspar.live.incremental import UpdateResult
+    from caspar.live.problem import Problem
     from caspar.memory.patterns import (
         AddBlockSum,
         AddIndexed,
@@ -142,6 +144,7 @@ __all__ = [
     "Pair",
     "Precision",
     "Prepared",
+    "Problem",
     "ProblemSize",
     "ReadIndexed",
     "ReadPair",
@@ -160,6 +163,7 @@ __all__ = [
     "TunablePair",
     "TunableShared",
     "TunableUnique",
+    "UpdateResult",
     "WriteBlockSum",
     "WriteIndexed",
     "WritePair",
@@ -242,6 +246,7 @@ _NAMES = {
     "LinearSolverChoice": "caspar.options",
     "Precision": "caspar.options",
     "Prepared": "caspar.solver.prepared",
+    "Problem": "caspar.live.problem",
     "ProblemSize": "caspar.solver.result.result",
     "ReadIndexed": "caspar.memory.patterns",
     "ReadPair": "caspar.memory.patterns",
@@ -260,6 +265,7 @@ _NAMES = {
     "TunablePair": "caspar.frontend.markers",
     "TunableShared": "caspar.frontend.markers",
     "TunableUnique": "caspar.frontend.markers",
+    "UpdateResult": "caspar.live.incremental",
     "WriteBlockSum": "caspar.memory.patterns",
     "WriteIndexed": "caspar.memory.patterns",
     "WritePair": "caspar.memory.patterns",

@@ -104,12 +104,19 @@ def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def derivative_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
+def derivative_kernel(
+    factor: TracedFactor, types: Types, *, has_residual: bool = False
+) -> KernelSpec:
     """Writes the cost, and for each node argument the whole Jacobian, unscaled.
 
     Items are instances in the order in which they were given. Each writes its `cost`, and for each
     argument, row by row, the rows x tangent_dim scalars of `<argument>__jacobian`, times the root
     of the weight, that of the loss included.
+
+    Args:
+        factor: The factor.
+        types: Floating types.
+        has_residual: Also write `residual`, times the same root.
     """
     form = FactorForm(SharedSums.ATOMIC)
     kernel = FactorBuilder(factor, "derivative", form, types.storage, types)
@@ -117,11 +124,17 @@ def derivative_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     rows = WriteSequential(rows=True)
     kernel.write(SolverPart.COSTS.addend, [evaluation.cost], types.storage, rows)
     root, blocks = evaluation.root_of_weight(), evaluation.jacobian(factor.nodes)
-    for argument in factor.nodes:
-        entries = [entry for row in blocks[argument.name] for entry in row]
-        if root is not None:
-            entries = [root * entry for entry in entries]
-        kernel.write(argument.part(FactorPart.JACOBIAN.text), entries, types.storage, rows)
+    written = {
+        argument.part(FactorPart.JACOBIAN.text): [
+            entry for row in blocks[argument.name] for entry in row
+        ]
+        for argument in factor.nodes
+    }
+    if has_residual:
+        written[FactorPart.RESIDUAL.text] = list(evaluation.residual)
+    for name, entries in written.items():
+        weighted = entries if root is None else [root * entry for entry in entries]
+        kernel.write(name, weighted, types.storage, rows)
     return kernel.build()
 
 

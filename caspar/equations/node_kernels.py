@@ -43,10 +43,13 @@ from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.block_parts import block_parts, block_places
 from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteSequential
 
 NODE_ROLES = (
     "round",
@@ -323,6 +326,20 @@ def clip_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kernel
     kernel = NodeBuilder(node, "clip", types.values, types, bounded=True, few_items=True)
     clipped = _clipped(kernel, kernel.read_part(NodePart.STEP), scaled=scaled)
     kernel.write_part(NodePart.STEP, clipped)
+    return kernel.build()
+
+
+def move_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """Writes `moved`, (storage_dim,): `value` after `step` in its tangent.
+
+    No solver runs it: it moves the nodes of live problems.
+    """
+    kernel = KernelBuilder(kernel_name(node.name, "move"), types.values)
+    storage = kernel.read("value", node.storage_dim, types.values, ReadSequential())
+    step = kernel.read("step", node.tangent_dim, types.values, ReadSequential())
+    free = kernel.read("free", node.tangent_dim, types.values, ReadSequential())
+    moved = retracted(node, storage, step, [0.0 < entry for entry in free])
+    kernel.write("moved", moved, types.values, WriteSequential(rows=True))
     return kernel.build()
 
 

@@ -322,6 +322,8 @@ class QdldlFactorization:
         outcome: (2,) float64 that `solve` writes; None: its own.
         most_padding: Times as large the matrix may be made.
         remarks: Why this library was taken.
+        values: (nnz,) entries of a matrix that is factorised at once. None: the pattern is analysed
+            by factorising the identity.
     """
 
     def __init__(
@@ -332,6 +334,7 @@ class QdldlFactorization:
         outcome: Array | None = None,
         most_padding: float = MOST_PADDING,
         remarks: tuple[str, ...] = (),
+        values: Array | None = None,
     ) -> None:
         self.remarks = remarks
         indptr, indices, num_entries = np.asarray(indptr), np.asarray(indices), len(indices)
@@ -346,8 +349,10 @@ class QdldlFactorization:
         # must be csc_matrix, not csc_array, or QDLDL converts it every time
         pattern = (np.zeros(len(indices)), indices, indptr)
         self._matrix = csc_matrix(pattern, shape=(size, size))
-        # analysis comes with a first factorisation: of the identity
+        # analysis comes with a first factorisation
         self._matrix.data[self._matrix.indptr[1:] - 1] = 1.0
+        if values is not None:
+            self._matrix.data[:num_entries] = values
         self._solver = qdldl.Solver(self._matrix, upper=True)
         self.probes = False  # its pivots are known anyway
         self.values: FloatArray = self._matrix.data[:num_entries]

@@ -107,6 +107,23 @@ def check_problem(
     return Problem(found.values, given, dtypes, checked, found.free, found.bounds, names)
 
 
+def read_factor(
+    factor: TracedFactor, given: Any, counts: Mapping[str, int], reader: ArrayReader
+) -> FactorArrays:
+    """Check the user's arrays of one factor.
+
+    Args:
+        factor: The factor.
+        given: Its arguments by name, as for `check_problem`.
+        counts: Instances of each node type, by name.
+        reader: Reads single arrays.
+
+    Raises:
+        InputError: As `check_problem`.
+    """
+    return _Reader(reader, None).factor(factor, given, counts)
+
+
 def _check_names(
     where: str, what: str, given: Any, expected: Sequence[str], optional: Sequence[str] = ()
 ) -> None:

@@ -124,10 +124,14 @@ class Packed:
 
     def fill(self, rows: Array) -> None:
         """Copy (count, dim) rows of the device."""
+        self.write(rows, slice(None))
+
+    def write(self, rows: Array, place: slice) -> None:
+        """Copy (k, dim) rows of the device to a place of as many."""
         first = 0
         for chunk in self.chunks:
             width = int(chunk.shape[1])
-            chunk[...] = rows[:, first : first + width]
+            chunk[place] = rows[:, first : first + width]
             first += width
 
     def rows(self, xp: Any) -> Array:
@@ -204,6 +208,10 @@ class InstanceInputs:
         arrays = problem.factors[self.factor.name]
         for source, packed in self._constants.items():
             packed.fill(self._backend.upload(arrays.constants[source].rows))
+
+    def write(self, source: str, rows: Array, place: slice) -> None:
+        """Copy some rows of a constant, a weight or a parameter of a loss; on the device."""
+        self._constants[source].write(rows, place)
 
     def given(self, argument: Argument) -> Array:
         """(rows, dim) of a constant as `fill` has brought them."""

@@ -1,0 +1,441 @@
+"""Gauss-Newton steps of a live problem, with the factorisation of earlier steps where that does.
+
+Gradients and costs are always those of the current values. The normal matrix may have been
+linearised elsewhere: a step by it still lowers the cost as long as it resembles the current one,
+and how much it gains of what it promises tells. Cost tier: an evaluation and two sparse solves for
+each step, a factorisation now and then.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import RankDeficiencyError
+from caspar.live.gaussian import Gaussian
+from caspar.live.kept_factorization import KeptFactorization
+from caspar.live.linearization import Linearizer, RowGroup, gradient
+from caspar.live.tables import FactorTable, NodeTable, Rows
+from caspar.runtime.backend import Backend
+from caspar.solver.result.result import IterationRecord, SolveStatus
+
+Found = TypeVar("Found")
+
+MIN_GAIN = 1e-3
+"""Share of the promised decrease of the cost from which on a step is taken."""
+
+MIN_LENGTH = 0.2
+"""Times the step that is tried at least before there is more damping."""
+
+MODEL_ROUNDING = 1e-6
+"""By which a promise may be above all that there is."""
+
+NO_COST = 1e-12
+"""Cost up to which rounding may be all of it."""
+
+LEAST_DAMPING = 1e-12
+"""On the diagonal of a scaled matrix that is singular: directions that no row sees, such as the
+depth of a point with one sight, stay where they are."""
+
+MAX_VARIANCE = 1e-3 / LEAST_DAMPING
+"""Of an unknown in units of what its column alone would leave, from which on it is free."""
+
+FIRST_DAMPING = 1e-8
+DAMPING_GROWTH = 100.0
+MAX_DAMPING = 1e8
+"""Likewise, if a step does not lower the cost."""
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an update did.
+
+    Attributes:
+        cost: Of the values after it: 1/2 the sum of w rho(|r|^2) of all factors and Gaussians.
+        status: `CONVERGED_COST` if no step promises more than the tolerance; `ITERATION_LIMIT` if
+            another update would go on.
+        iterations: Steps that were tried.
+        relinearised: Nodes whose factors were linearised again, each time counted.
+        time_s: Seconds it took.
+        promised: Decrease of the cost that the next step promises.
+    """
+
+    cost: float
+    status: SolveStatus
+    iterations: int
+    relinearised: int
+    time_s: float
+    promised: float
+
+
+@dataclass
+class Evaluated:
+    """Factors at some values.
+
+    Attributes:
+        parts: Name of a factor, costs of some of its instances, (m,), and their rows; the parts of
+            a factor follow each other.
+        gaussians: The rows of each Gaussian, by handle.
+        constant: The constants of all Gaussians.
+    """
+
+    parts: list[tuple[str, Rows, RowGroup]]
+    gaussians: Mapping[int, RowGroup]
+    constant: float
+
+    @property
+    def cost(self) -> float:
+        """Of all."""
+        squares = sum(float((one.residual**2).sum()) for one in self.gaussians.values())
+        costs = sum(float(costs.sum()) for _, costs, _ in self.parts)
+        return costs + 0.5 * squares + self.constant
+
+    @property
+    def rows(self) -> list[RowGroup]:
+        """All rows."""
+        return [*(group for _, _, group in self.parts), *self.gaussians.values()]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Instances of each factor."""
+        found: dict[str, int] = {}
+        for name, costs, _ in self.parts:
+            found[name] = found.get(name, 0) + len(costs)
+        return found
+
+    def costs(self) -> dict[str, float]:
+        """Of each factor."""
+        found: dict[str, float] = {}
+        for name, costs, _ in self.parts:
+            found[name] = found.get(name, 0.0) + float(costs.sum())
+        return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step that may be tried.
+
+    Attributes:
+        direction: (num_unknowns,) all of it.
+        promised: The decrease of the cost by the linear model.
+        is_anew: Whether the matrix is of the current values.
+    """
+
+    direction: Rows
+    promised: float
+    is_anew: bool
+
+
+class Incremental:
+    """Steps of one problem.
+
+    Args:
+        backend: The processor.
+        nodes: Tables of the node types, by name.
+        factors: Tables of the factors, by name.
+        steps: By node type the table of a factor whose residual is the step from a value.
+        gaussians: By handle.
+
+    Attributes:
+        num_unknowns: Of all nodes.
+        records: One for each step of the last run.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        nodes: Mapping[str, NodeTable],
+        factors: Mapping[str, FactorTable],
+        steps: Mapping[str, FactorTable],
+        gaussians: Mapping[int, Gaussian],
+    ) -> None:
+        self._backend = backend
+        self._nodes, self._factors, self._gaussians = nodes, factors, gaussians
+        self._steps = steps
+        self._linearizer = Linearizer(backend, nodes, factors)
+        self._of_steps = Linearizer(backend, nodes, steps)
+        self.num_unknowns = 0
+        self.records: list[IterationRecord] = []
+        self._at: Evaluated | None = None
+        self._promised, self._least_damping = math.inf, 0.0
+        self._kept: KeptFactorization | None = None
+        self._known: dict[str, int] = {}
+        self._damping, self._num_anew = 0.0, 0
+
+    def compile(self) -> None:
+        """Compile what is missing."""
+        self._linearizer.compile()
+
+    def forget(self) -> None:
+        """Rows were removed or written, or nodes are held: begin anew."""
+        self._kept = self._at = None
+        self._promised, self._least_damping = math.inf, 0.0
+        for linearizer in (self._linearizer, self._of_steps):
+            linearizer.forget()
+        first = 0
+        for table in self._nodes.values():
+            table.unknowns.column[...] = first + table.dim * np.arange(table.count)
+            first += table.dim * table.count
+        self.num_unknowns = first
+
+    # -- evaluation ----------------------------------------------------------------------------
+
+    def values(self) -> dict[str, Rows]:
+        """The current values, by node type."""
+        return {name: table.values.rows for name, table in self._nodes.items() if table.count > 0}
+
+    def evaluate(self, values: Mapping[str, Rows]) -> Evaluated:
+        """All factors at some values."""
+        found = self._linearizer.evaluate(values)
+        parts = [(name, *one) for name, one in found.items()]
+        constant = sum(one.constant for one in self._gaussians.values())
+        return Evaluated(parts, self._evaluated_gaussians(values), constant)
+
+    def current(self) -> Evaluated:
+        """All factors at the current values; what is known is not evaluated again."""
+        values = self.values()
+        if self._at is None:
+            self._at = self.evaluate(values)
+        new = self._linearizer.evaluate(values, self._at.counts)
+        for name, (costs, group) in new.items():
+            self._at.parts.append((name, costs, group))
+        return self._at
+
+    def _evaluated_gaussians(self, values: Mapping[str, Rows]) -> dict[int, RowGroup]:
+        if len(self._gaussians) == 0:
+            return {}
+        steps = {name: one[1] for name, one in self._of_steps.evaluate(values).items()}
+        used = dict.fromkeys(steps, 0)
+        gaussians = {}
+        for handle, gaussian in self._gaussians.items():
+            residual, columns, entries = gaussian.residual, [], []
+            first = 0
+            for name, ids in gaussian.nodes.items():
+                part = slice(used[name], used[name] + len(ids))
+                used[name] = part.stop
+                group, dim = steps[name], self._nodes[name].dim
+                rows = gaussian.rows[:, first : first + dim * len(ids)]
+                first += dim * len(ids)
+                residual = residual + rows @ group.residual[part].ravel()
+                by_node = rows.reshape(len(rows), len(ids), dim)
+                turned = np.einsum("rkd,kde->rke", by_node, group.entries[part])
+                entries.append(turned.reshape(len(rows), -1))
+                columns.append(group.columns[part].ravel())
+            gaussians[handle] = RowGroup(
+                residual[None], np.concatenate(columns)[None], np.concatenate(entries, axis=1)[None]
+            )
+        return gaussians
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def run(
+        self, max_iterations: int, tolerance: float, *, begins_anew: bool = False
+    ) -> UpdateResult:
+        """Take steps until none promises more than the tolerance, relative to the cost.
+
+        Args:
+            max_iterations: Steps that are tried at most.
+            tolerance: Relative to the cost.
+            begins_anew: Whether the first step too has a matrix of the current values.
+        """
+        self.records = []
+        return self.alone(lambda: self._run(max_iterations, tolerance, begins_anew=begins_anew))
+
+    def alone(self, work: Callable[[], Found]) -> Found:
+        """Call a function while BLAS has one thread.
+
+        Matrices are small, and threads that wait for each other take the time of others.
+        """
+        from caspar.runtime.cpu.direct import on_one_thread
+
+        found: list[Found] = []
+        try:
+            on_one_thread(lambda: found.append(work()))
+        except BaseException:
+            # what is kept may be half done
+            self.forget()
+            raise
+        return found[0]
+
+    def _run(self, max_iterations: int, tolerance: float, *, begins_anew: bool) -> UpdateResult:
+        start_s = time.perf_counter()
+        cost_before = math.nan if self._at is None else self._at.cost
+        evaluated = self.current()
+        cost, self._num_anew = evaluated.cost, 0
+        # rows that came can lower the cost by no more than what they add to it
+        promised = self._promised + cost - cost_before
+        if not math.isfinite(cost):
+            status, promised = SolveStatus.INITIAL_COST_NOT_FINITE, math.nan
+        elif promised <= tolerance * cost:
+            status = SolveStatus.CONVERGED_COST
+        else:
+            if begins_anew:
+                self._kept = None
+            status, promised = self._iterate(evaluated, max_iterations, tolerance, start_s)
+        self._promised = promised
+        num_nodes = self._num_anew * sum(table.count for table in self._nodes.values())
+        elapsed_s = time.perf_counter() - start_s
+        num_steps = len(self.records)
+        return UpdateResult(self.current().cost, status, num_steps, num_nodes, elapsed_s, promised)
+
+    def _iterate(
+        self, evaluated: Evaluated, max_iterations: int, tolerance: float, start_s: float
+    ) -> tuple[SolveStatus, float]:
+        """Take steps; how that ended, and what the next one promises."""
+        while True:
+            step = self._next_step(evaluated)
+            if step is None:
+                if not self._retries(is_anew=True):
+                    return SolveStatus.DAMPING_LIMIT, math.nan
+                continue
+            if step.promised <= max(tolerance * evaluated.cost, self._rounding(evaluated)):
+                if self._damping == 0.0:
+                    return SolveStatus.CONVERGED_COST, step.promised
+                self._damping, self._kept = 0.0, None
+                continue
+            if len(self.records) >= max_iterations:
+                return SolveStatus.ITERATION_LIMIT, step.promised
+            if len(self.records) > 0 and not step.is_anew:
+                # a second step by an old matrix rarely helps
+                self._kept = None
+                continue
+            damping = self._damping
+            gain, moved, candidate = self._tried(step, evaluated)
+            self._note(evaluated.cost, candidate.cost, damping, gain, start_s)
+            if gain >= MIN_GAIN:
+                for name, rows in moved.items():
+                    self._nodes[name].values.rows[...] = rows
+                evaluated = self._at = candidate
+                relieved = self._damping / DAMPING_GROWTH
+                self._damping = relieved if relieved >= FIRST_DAMPING else 0.0
+            elif not self._retries(is_anew=step.is_anew):
+                return SolveStatus.DAMPING_LIMIT, step.promised
+
+    def _next_step(self, evaluated: Evaluated) -> "_Step | None":
+        """The step of the matrix that is kept, or made now; None: it is singular."""
+        is_anew = self._prepare(evaluated)
+        right = -gradient(evaluated.rows, self.num_unknowns)
+        direction = None if self._kept is None else self._kept.solve(right)
+        if direction is not None:
+            promised = 0.5 * float(right @ direction)
+            # linearised residuals have no more to lose, unless the matrix is singular to rounding
+            most = 0.5 * sum(float((group.residual**2).sum()) for group in evaluated.rows)
+            if 0.0 <= promised <= (1.0 + MODEL_ROUNDING) * most:
+                return _Step(direction, promised, is_anew)
+        if is_anew:
+            return None
+        self._kept = None
+        return self._next_step(evaluated)
+
+    def _tried(
+        self, step: "_Step", evaluated: Evaluated
+    ) -> tuple[float, Mapping[str, Rows], Evaluated]:
+        """Go along a step, by less if all of it does not lower the cost: gain, values, costs."""
+        length = 1.0
+        while True:
+            moved = self._linearizer.moved(length * step.direction)
+            candidate = self.evaluate(moved)
+            expected = (2.0 - length) * length * step.promised
+            gain = (evaluated.cost - candidate.cost) / expected
+            if gain >= MIN_GAIN or not step.is_anew or length < MIN_LENGTH:
+                return gain, moved, candidate
+            length *= 0.5
+
+    def _rounding(self, evaluated: Evaluated) -> float:
+        """A promise that rounding of the residuals explains, if the cost is next to nothing."""
+        if evaluated.cost > NO_COST:
+            return 0.0
+        sizes = [float(np.abs(rows).max()) for rows in self.values().values()]
+        largest = max(sizes, default=0.0)
+        squares = sum(float((one.entries**2).sum()) for one in evaluated.rows)
+        return (float(np.finfo(np.float64).eps) * largest) ** 2 * squares
+
+    def _retries(self, *, is_anew: bool) -> bool:
+        """After a step that does not help: linearise anew, or with more damping."""
+        self._kept = None
+        if is_anew:
+            self._damping = max(DAMPING_GROWTH * self._damping, FIRST_DAMPING)
+        return self._damping <= MAX_DAMPING
+
+    def _note(
+        self, cost: float, candidate: float, damping: float, gain: float, start_s: float
+    ) -> None:
+        accepted = gain >= MIN_GAIN
+        reason = "" if accepted else "the cost did not decrease as promised"
+        self.records.append(
+            IterationRecord(
+                iteration=len(self.records) + 1,
+                cost=candidate if accepted else cost,
+                candidate_cost=candidate,
+                damping=damping,
+                gain_ratio=gain,
+                linear_iterations=1,
+                step_accepted=accepted,
+                reason=reason,
+                time_s=time.perf_counter() - start_s,
+            )
+        )
+
+    def _prepare(self, evaluated: Evaluated) -> bool:
+        """Have a factorisation of all rows; whether it is of the current values."""
+        kept = self._kept
+        if kept is None or kept.is_too_small(self.num_unknowns):
+            damping = max(self._damping, self._least_damping)
+            made = KeptFactorization(evaluated.rows, self.num_unknowns, damping)
+            if not made.is_definite and damping < LEAST_DAMPING:
+                self._least_damping = LEAST_DAMPING
+                made = KeptFactorization(evaluated.rows, self.num_unknowns, LEAST_DAMPING)
+            self._known = evaluated.counts
+            self._kept = made if made.is_definite else None
+            self._num_anew += 1
+            return True
+        rows = _behind(evaluated, self._known)
+        if len(rows) > 0 or kept.num_unknowns < self.num_unknowns:
+            kept.append(rows, self.num_unknowns)
+            self._known = evaluated.counts
+        return False
+
+    def covariances(self, chosen: Mapping[str, NDArray[np.int64]]) -> dict[str, Rows]:
+        """By node type (k, dim, dim) blocks of the inverse of J^T J, for nodes by their places.
+
+        Raises:
+            RankDeficiencyError: A node that is asked for is free in some direction.
+        """
+        groups = self.current().rows
+        kept = KeptFactorization(groups, self.num_unknowns)
+        if not kept.is_definite:
+            kept = KeptFactorization(groups, self.num_unknowns, LEAST_DAMPING)
+        found = {}
+        for name, places in chosen.items():
+            table = self._nodes[name]
+            unknowns = table.unknowns.column[places, None] + np.arange(table.dim)
+            rows = kept.columns(unknowns.ravel()).reshape(len(places), table.dim, -1)
+            blocks = np.take_along_axis(rows, unknowns[:, None, :], axis=2)
+            scaled = blocks.diagonal(axis1=1, axis2=2) / kept.scales[unknowns] ** 2
+            moves = table.free.rows[places]
+            is_free = (moves > 0.0) & ~(scaled < MAX_VARIANCE)
+            if is_free.any():
+                number = int(table.numbers[places[is_free.any(axis=1)][0]])
+                raise RankDeficiencyError(
+                    f"covariance, {table.title}: the factors leave id {number} free in some "
+                    "direction; hold a node by set_fixed, or add a prior",
+                    int(is_free.sum()),
+                )
+            found[name] = blocks * moves[:, :, None] * moves[:, None, :]
+        return found
+
+
+def _behind(evaluated: Evaluated, known: Mapping[str, int]) -> list[RowGroup]:
+    """The rows of the instances of each factor behind some number."""
+    found, passed = [], dict[str, int]()
+    for name, costs, group in evaluated.parts:
+        first = passed.get(name, 0)
+        passed[name] = first + len(costs)
+        skipped = known.get(name, 0) - first
+        if skipped < len(costs):
+            found.append(group.chosen(slice(max(skipped, 0), None)))
+    return found

@@ -1,0 +1,681 @@
+"""`Problem`: nodes and factors that come and go, and values that follow."""
+
+from collections.abc import Iterator, Mapping
+from threading import RLock
+from typing import Any, TypeVar
+
+import numpy as np
+from typing_extensions import Unpack
+
+from caspar.errors import InputError, OptionError
+from caspar.factors.poses import prior
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.live.gaussian import Gaussian, eliminated
+from caspar.live.incremental import Incremental, UpdateResult
+from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows
+from caspar.options import (
+    MAX_ITERATIONS,
+    BackendChoice,
+    Precision,
+    SolveOptions,
+    SolveOptionsDict,
+    checked_count,
+)
+from caspar.runtime.arrays import to_numpy
+from caspar.runtime.select import select_backend
+from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.fixed import read_fixed
+from caspar.solver.input.problem_reader import read_factor
+from caspar.solver.result.by_name import ByName, unknown_name
+from caspar.solver.result.result import ProblemSize, SolveResult
+from caspar.solver.solver import Solver
+from caspar.tracing import traced_factor
+
+Table = TypeVar("Table", NodeTable, FactorTable)
+
+
+class Problem:
+    """A least-squares problem whose nodes and factors come and go.
+
+    Nodes are named by ids and factor instances by handles, which are integers that are never used
+    twice. Values stay where they are until `update` or `solve` moves them. An error leaves the
+    problem as it was. Methods may be called from several threads: each waits for the others.
+
+    `update` works on the processor, in float64, with the factorisation of earlier updates as far
+    as it is of use. `solve` is that of `caspar.Solver`, where and how that was asked for, unless
+    the problem has Gaussians.
+
+    Args:
+        factors: Functions decorated with `caspar.factor`, with node arguments marked
+            `TunableShared`; a single one needs no list.
+        **options: As for `caspar.Solver`; they are those of `solve`.
+
+    Raises:
+        FactorError, BackendError, OptionError: As `caspar.Solver`.
+        InputError: A factor counts nodes by position (`TunableUnique`, `TunablePair`).
+    """
+
+    def __init__(self, factors: Any, **options: Any) -> None:
+        self._begin(factors, options)
+
+    def _begin(self, factors: Any, options: Mapping[str, Any]) -> None:
+        self._solver = Solver(factors, **options)
+        self._options, self._lock = options, RLock()
+        self._given = [factors] if isinstance(factors, Factor) else list(factors)
+        traced = [traced_factor(factor) for factor in self._given]
+        nodes = {one.name: one for factor in traced for one in _node_types(factor)}
+        self._nodes = {name: NodeTable(node) for name, node in nodes.items()}
+        self._factors = {factor.name: FactorTable(factor) for factor in traced}
+        self._steps: dict[str, FactorTable] = {}
+        self._gaussians: dict[int, Gaussian] = {}
+        self._next_gaussian = 0
+        self._backend = select_backend(BackendChoice.CPU)
+        tables = self._nodes, self._factors, self._steps, self._gaussians
+        self._incremental = Incremental(self._backend, *tables)
+
+    def __repr__(self) -> str:
+        """Counts."""
+        nodes = ", ".join(f"{table.count} {name}" for name, table in self._nodes.items())
+        factors = ", ".join(f"{table.count} {name}" for name, table in self._factors.items())
+        return f"Problem(nodes: {nodes}; factors: {factors}; Gaussians: {len(self._gaussians)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Factors by module and name, and the rows of the tables; nothing compiled."""
+        with self._lock:
+            tables = {**self._nodes, **self._factors}
+            return {
+                "factors": self._given,
+                "options": self._options,
+                "rows": {name: table.rows() for name, table in tables.items()},
+                "gaussians": (self._gaussians, self._next_gaussian),
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew with the same nodes, factors and numbers."""
+        self._begin(state["factors"], state["options"])
+        for name, table in {**self._nodes, **self._factors}.items():
+            table.take(state["rows"][name])
+        gaussians, self._next_gaussian = state["gaussians"]
+        self._gaussians.update(gaussians)
+        self._list_steps()
+        self._incremental.forget()
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def add_nodes(self, name: str, values: Any) -> Ids:
+        """Add nodes.
+
+        Args:
+            name: Of the node type.
+            values: (k, storage_dim) start values, in SymForce's storage order.
+
+        Returns:
+            (k,) int64 ids.
+
+        Raises:
+            InputError: No such node type, or values that do not fit it.
+        """
+        with self._lock:
+            table = self._node_table(name)
+            rows = np.asarray(self._reader().of_node(table.node, _on_host(values)), np.float64)
+            made = table.add(rows, self._incremental.num_unknowns)
+            self._incremental.num_unknowns += len(rows) * table.dim
+            return made
+
+    def add_factors(self, name: str, arrays: Mapping[str, Any]) -> Ids:
+        """Add instances of a factor.
+
+        Args:
+            name: Of the factor.
+            arrays: As for `caspar.Solver.solve`, with ids of nodes instead of indices.
+
+        Returns:
+            (m,) int64 handles.
+
+        Raises:
+            InputError: No such factor, arrays that do not fit it, or an id that is unknown or was
+                removed.
+        """
+        with self._lock:
+            table = self._factor_table(name)
+            given = dict(arrays) if isinstance(arrays, Mapping) else arrays
+            if isinstance(given, dict):
+                given = {key: _on_host(one) for key, one in given.items()}
+                for source in table.nodes:
+                    if source in given:
+                        nodes = self._of_argument(table, source)
+                        where = f"factor {name}, argument {source}"
+                        given[source] = nodes.places(where, given[source], repeated=True)
+            counts = {one: nodes.count for one, nodes in self._nodes.items()}
+            return table.add(read_factor(table.given, given, counts, self._reader()))
+
+    def remove_factors(self, name: str, handles: Any) -> None:
+        """Remove instances of a factor.
+
+        Args:
+            name: Of the factor.
+            handles: (m,) handles, each once.
+
+        Raises:
+            InputError: No such factor, or a handle is unknown, removed or repeated.
+        """
+        with self._lock:
+            table = self._factor_table(name)
+            places = table.places(f"remove_factors, factor {name}", handles)
+            table.keep(_all_but(table.count, places))
+            self._incremental.forget()
+
+    def remove_nodes(self, name: str, ids: Any, *, with_factors: bool = False) -> None:
+        """Remove nodes, and what they are known by: see `marginalize` for the alternative.
+
+        Args:
+            name: Of the node type.
+            ids: (k,) ids, each once.
+            with_factors: Whether factor instances and Gaussians that touch them are removed too.
+
+        Raises:
+            InputError: No such node type; an id is unknown, removed or repeated; or something
+                touches a node and `with_factors` is False.
+        """
+        with self._lock:
+            removed = {name: self._flags(f"remove_nodes, node type {name}", name, ids)}
+            touched = self._touching(removed)
+            gaussians = self._gaussians_of(removed)
+            if not with_factors:
+                for factor, flags in touched.items():
+                    if flags.any():
+                        handle = int(self._factors[factor].numbers[flags][0])
+                        raise InputError(
+                            f"remove_nodes, node type {name}: {int(flags.sum())} instances of "
+                            f"factor {factor} touch these nodes, first handle {handle}; remove "
+                            "them first, pass with_factors=True, or use marginalize"
+                        )
+                if len(gaussians) > 0:
+                    raise InputError(
+                        f"remove_nodes, node type {name}: Gaussian {gaussians[0]} touches these "
+                        "nodes; remove it first, pass with_factors=True, or use marginalize"
+                    )
+            self._remove(removed, touched, gaussians)
+
+    def marginalize(self, name: str | Mapping[str, Any], ids: Any = None) -> int | None:
+        """Take nodes out, and keep what they tell of their neighbours as a Gaussian.
+
+        Factors that touch the nodes, and Gaussians that do, are linearised at the current values
+        and removed; the Gaussian has their minimum over the nodes and the same curvature.
+
+        Args:
+            name: Of the node type; or a mapping of several types to their ids.
+            ids: (k,) ids, each once.
+
+        Returns:
+            The Gaussian's handle in `gaussians`; None if no node is left that it would touch.
+
+        Raises:
+            InputError: No such node type, or an id is unknown, removed or repeated.
+        """
+        chosen = name if isinstance(name, Mapping) else {name: ids}
+        with self._lock:
+            removed = {
+                one: self._flags(f"marginalize, node type {one}", one, numbers)
+                for one, numbers in chosen.items()
+            }
+            touched, gaussians = self._touching(removed), self._gaussians_of(removed)
+            made = self._incremental.alone(lambda: self._gaussian_of(removed, touched, gaussians))
+            self._remove(removed, touched, gaussians)
+            return None if made is None else self._keep_gaussian(made)
+
+    def set_values(self, name: str, ids: Any, values: Any) -> None:
+        """Put nodes elsewhere.
+
+        Args:
+            name: Of the node type.
+            ids: (k,) ids, each once.
+            values: (k, storage_dim).
+
+        Raises:
+            InputError: As `add_nodes`; or an id is unknown, removed or repeated.
+        """
+        with self._lock:
+            table = self._node_table(name)
+            places = table.places(f"set_values, node type {name}", ids)
+            rows = self._reader().of_node(table.node, _on_host(values))
+            _check_length(f"set_values, node type {name}", len(rows), len(places), "ids")
+            table.values.rows[places] = rows
+            self._incremental.forget()
+
+    def set_fixed(self, name: str, held: Any) -> None:
+        """Say what of a node type is held; what was held before is free unless it is named again.
+
+        Args:
+            name: Of the node type.
+            held: (k,) ids of nodes that are held as a whole; or booleans in the order of `ids`:
+                (n,) for whole nodes, (n, tangent_dim) for components of their tangents; or a
+                mapping of fields to such booleans, as for `caspar.Solver.solve`; True or False for
+                all nodes.
+
+        Raises:
+            InputError: No such node type, an unknown id, or masks that do not fit.
+        """
+        with self._lock:
+            table = self._node_table(name)
+            where = f"set_fixed, node type {name}"
+            given = held
+            if not isinstance(held, Mapping | bool | np.bool_):
+                array = np.asarray(_on_host(held))
+                if array.dtype.kind != "b":
+                    given = table.places(where, held)
+            counts = {name: table.count}
+            types = self._reader().types
+            masks = read_fixed({name: given}, [table.node], counts, types.values)
+            table.free.rows[...] = masks[name]
+            self._incremental.forget()
+
+    def set_arguments(self, name: str, handles: Any, arrays: Mapping[str, Any]) -> None:
+        """Change constants, weights or loss scales of factor instances.
+
+        Args:
+            name: Of the factor.
+            handles: (m,) handles, each once.
+            arrays: By argument (m, dim) values, (m,) of weights and loss scales; (dim,) of a
+                constant that all instances share, and then `handles` must be all of them.
+
+        Raises:
+            InputError: No such factor or argument, an unknown handle, or arrays that do not fit.
+        """
+        with self._lock:
+            table = self._factor_table(name)
+            where = f"set_arguments, factor {name}"
+            places = table.places(where, handles)
+            if not isinstance(arrays, Mapping):
+                raise InputError(f"{where}: expected a mapping of arguments, got {arrays!r}")
+            for source in arrays:
+                if source not in table.constants:
+                    known = ", ".join(table.constants)
+                    raise InputError(f"{where}: {source!r} is none of its constants: {known}")
+                if table.is_shared(source) and len(places) != table.count:
+                    raise InputError(
+                        f"{where}, argument {source}: all instances share it, so it is set for all "
+                        "handles at once"
+                    )
+            # with the rest as it is, what is new is checked as ever
+            rest = table.arrays()
+            given = {}
+            for argument in table.factor.inputs:
+                source = argument.source
+                if source in arrays:
+                    given[source] = _on_host(arrays[source])
+                elif source in rest:
+                    given[source] = _picked(rest[source], places, shared=table.is_shared(source))
+            counts = {one: nodes.count for one, nodes in self._nodes.items()}
+            read = read_factor(table.given, given, counts, self._reader())
+            _check_length(where, read.count, len(places), "handles")
+            for source in arrays:
+                rows = np.asarray(read.constants[source].rows, np.float64)
+                index = read.constants[source].index
+                rows = rows if index is None else rows[np.asarray(index)]
+                column = table.constants[source]
+                column.rows[slice(None) if table.is_shared(source) else places] = rows
+            self._incremental.forget()
+
+    # -- results -------------------------------------------------------------------------------
+
+    def ids(self, name: str) -> Ids:
+        """(n,) ids of the nodes of a type, ascending.
+
+        Raises:
+            InputError: There is no such node type.
+        """
+        return self._node_table(name).numbers
+
+    def handles(self, name: str) -> Ids:
+        """(m,) handles of the instances of a factor, ascending.
+
+        Raises:
+            InputError: There is no such factor.
+        """
+        return self._factor_table(name).numbers
+
+    @property
+    def values(self) -> Mapping[str, Rows]:
+        """By node type (n, storage_dim) current values, in the order of `ids`; copies."""
+        with self._lock:
+            found = {name: table.values.rows.copy() for name, table in self._nodes.items()}
+            return ByName(found, "node type")
+
+    def values_of(self, name: str, ids: Any) -> Rows:
+        """(k, storage_dim) current values of some nodes.
+
+        Args:
+            name: Of the node type.
+            ids: (k,) ids, which may repeat.
+
+        Raises:
+            InputError: No such node type, or an id is unknown or was removed.
+        """
+        with self._lock:
+            table = self._node_table(name)
+            places = table.places(f"values_of, node type {name}", ids, repeated=True)
+            found: Rows = table.values.rows[places]
+            return found
+
+    @property
+    def gaussians(self) -> Mapping[int, Gaussian]:
+        """By handle what `marginalize` and `add_gaussian` left."""
+        return dict(self._gaussians)
+
+    def add_gaussian(self, gaussian: Gaussian) -> int:
+        """Add a quadratic cost of some nodes, such as one of another problem with these ids.
+
+        Returns:
+            Its handle.
+
+        Raises:
+            InputError: An id is unknown or removed, or shapes do not agree.
+        """
+        with self._lock:
+            if not isinstance(gaussian, Gaussian):
+                raise InputError(f"add_gaussian: expected a caspar Gaussian, got {gaussian!r}")
+            width = 0
+            for name, ids in gaussian.nodes.items():
+                table = self._node_table(name)
+                where = f"add_gaussian, node type {name}"
+                width += table.dim * len(table.places(where, ids))
+                values = gaussian.values.get(name, np.zeros((0, 0)))
+                expected = (len(ids), table.node.storage_dim)
+                if np.shape(values) != expected:
+                    raise InputError(f"{where}: values {np.shape(values)}; expected {expected}")
+            shape = (len(gaussian.residual), width)
+            if gaussian.rows.shape != shape:
+                raise InputError(f"add_gaussian: rows {gaussian.rows.shape}; expected {shape}")
+            return self._keep_gaussian(gaussian)
+
+    def remove_gaussian(self, handle: int) -> None:
+        """Remove a Gaussian.
+
+        Raises:
+            InputError: There is none with this handle.
+        """
+        with self._lock:
+            if handle not in self._gaussians:
+                known = ", ".join(map(str, self._gaussians)) or "there is none"
+                raise InputError(f"remove_gaussian: no Gaussian has handle {handle!r}: {known}")
+            del self._gaussians[handle]
+            self._list_steps()
+            self._incremental.forget()
+
+    def arrays(self) -> dict[str, Any]:
+        """What `caspar.Solver.solve` takes: copies, with positions instead of ids.
+
+        Gaussians are not among them.
+        """
+        with self._lock:
+            found: dict[str, Any] = dict(self.values)
+            return found | {name: table.arrays() for name, table in self._factors.items()}
+
+    def update(self, *, max_iterations: int = 1, cost_tolerance: float = 1e-7) -> UpdateResult:
+        """Move the values towards the minimum, as quickly as can be.
+
+        Args:
+            max_iterations: Steps at most; each costs two sparse solves and now and then a
+                factorisation.
+            cost_tolerance: No step is taken that promises a decrease below this, relative to the
+                cost.
+
+        Raises:
+            SizeError: Kernels of a factor would take minutes to compile.
+            OptionError: An option out of range.
+        """
+        most = checked_count("max_iterations", max_iterations, 1, MAX_ITERATIONS)
+        checked = SolveOptions(cost_tolerance=cost_tolerance)
+        assert checked.cost_tolerance is not None
+        with self._lock, self._backend.scope():
+            return self._incremental.run(most, checked.cost_tolerance)
+
+    def solve(self, **options: Unpack[SolveOptionsDict]) -> SolveResult:
+        """Move the values to the minimum.
+
+        By `caspar.Solver.solve`; a problem with Gaussians by Gauss-Newton steps on the processor,
+        with damping only if a step does not lower the cost.
+
+        Args:
+            **options: As for `caspar.Solver.solve`. With Gaussians `max_iterations` and
+                `cost_tolerance` only.
+
+        Returns:
+            What `caspar.Solver.solve` returns; arrays are in the order of `ids` and `handles`.
+
+        Raises:
+            OptionError: An unknown option, one out of range, or one that Gaussians do not allow.
+            SizeError, InputError, OutOfMemoryError: As `caspar.Solver.solve`.
+        """
+        checked = SolveOptions.from_mapping(options)
+        with self._lock:
+            if len(self._gaussians) > 0:
+                return self._solved_here(checked, options)
+            fixed = {
+                name: table.free.rows == 0.0
+                for name, table in self._nodes.items()
+                if not table.free.rows.all()
+            }
+            result = self._solver.solve(self.arrays(), fixed=fixed, **options)
+            for name, rows in result.values.items():
+                self._nodes[name].values.rows[...] = rows
+            self._incremental.forget()
+            return result
+
+    def covariance(self, blocks: Mapping[str, Any]) -> dict[str, Rows]:
+        """The covariance of some nodes at the current values, marginal over all others.
+
+        Args:
+            blocks: By node type (k,) ids, or `all`.
+
+        Returns:
+            By node type (k, tangent_dim, tangent_dim), in tangent coordinates, angles in radians;
+            zero for what is held.
+
+        Raises:
+            InputError: No such node type, or an id is unknown, removed or repeated.
+            RankDeficiencyError: Factors leave some direction free.
+        """
+        with self._lock, self._backend.scope():
+            chosen = {}
+            for name, ids in blocks.items():
+                table = self._node_table(name)
+                is_all = isinstance(ids, str) and ids == "all"
+                numbers = table.numbers if is_all else ids
+                chosen[name] = table.places(f"covariance, node type {name}", numbers)
+            return self._incremental.alone(lambda: self._incremental.covariances(chosen))
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _reader(self) -> ArrayReader:
+        return ArrayReader(self._backend, Precision.FLOAT64, check_values=True)
+
+    def _node_table(self, name: str) -> NodeTable:
+        return _found(self._nodes, name, "node type")
+
+    def _factor_table(self, name: str) -> FactorTable:
+        return _found(self._factors, name, "factor")
+
+    def _of_argument(self, table: FactorTable, source: str) -> NodeTable:
+        (name,) = {one.node_type.name for one in table.arguments if one.source == source}
+        return self._nodes[name]
+
+    def _flags(self, where: str, name: str, ids: Any) -> Flags:
+        table = self._node_table(name)
+        flags = np.zeros(table.count, np.bool_)
+        flags[table.places(where, ids)] = True
+        return flags
+
+    def _touching(self, removed: Mapping[str, Flags]) -> dict[str, Flags]:
+        return {name: table.touching(removed) for name, table in self._factors.items()}
+
+    def _gaussians_of(self, removed: Mapping[str, Flags]) -> list[int]:
+        """Handles of the Gaussians that touch one of some nodes."""
+        found = []
+        for handle, gaussian in self._gaussians.items():
+            for name, ids in gaussian.nodes.items():
+                flags = removed.get(name)
+                places = self._nodes[name].places("", ids)
+                if flags is not None and flags[places].any():
+                    found.append(handle)
+                    break
+        return found
+
+    def _remove(
+        self, removed: Mapping[str, Flags], touched: Mapping[str, Flags], gaussians: list[int]
+    ) -> None:
+        for name, flags in touched.items():
+            self._factors[name].keep(~flags)
+        for handle in gaussians:
+            del self._gaussians[handle]
+        for name, flags in removed.items():
+            kept = ~flags
+            for table in self._factors.values():
+                table.renumber(name, np.cumsum(kept) - 1)
+            self._nodes[name].keep(kept)
+        self._list_steps()
+        self._incremental.forget()
+
+    def _gaussian_of(
+        self, removed: Mapping[str, Flags], touched: Mapping[str, Flags], gaussians: list[int]
+    ) -> Gaussian | None:
+        """What rows that touch some nodes tell of the others; None: there are no others."""
+        evaluated = self._incremental.current()
+        groups = [evaluated.gaussians[handle] for handle in gaussians]
+        passed = dict.fromkeys(touched, 0)
+        for name, costs, group in evaluated.parts:
+            part = touched[name][passed[name] : passed[name] + len(costs)]
+            passed[name] += len(costs)
+            if part.any():
+                groups.append(group.chosen(part))
+        if len(groups) == 0:
+            return None
+        columns = np.concatenate([group.columns.ravel() for group in groups])
+        uses = np.bincount(columns, minlength=self._incremental.num_unknowns)
+        taken: list[tuple[int, Ids]] = []
+        nodes: dict[str, Ids] = {}
+        values: dict[str, Rows] = {}
+        kept = []
+        for name, table in self._nodes.items():
+            unknowns = table.unknowns.column[:, None] + np.arange(table.dim)
+            flags = removed.get(name, np.zeros(table.count, np.bool_))
+            for own in unknowns[flags]:
+                taken.append((int(uses[own[0]]), own))
+            beside = ~flags & (uses[unknowns[:, 0]] > 0)
+            if beside.any():
+                nodes[name] = table.numbers[beside]
+                values[name] = table.values.rows[beside]
+                kept.append(unknowns[beside].ravel())
+        if len(nodes) == 0:
+            return None
+        # those with few rows first: others of the same landmark are not coupled by it then
+        taken.sort(key=lambda one: one[0])
+        unknowns_taken = [own for _, own in taken]
+        rows, residual, constant = eliminated(groups, unknowns_taken, np.concatenate(kept))
+        constant += sum(self._gaussians[handle].constant for handle in gaussians)
+        return Gaussian(nodes, values, rows, residual, constant)
+
+    def _keep_gaussian(self, gaussian: Gaussian) -> int:
+        handle = self._next_gaussian
+        self._next_gaussian += 1
+        self._gaussians[handle] = gaussian
+        self._list_steps()
+        self._incremental.forget()
+        return handle
+
+    def _list_steps(self) -> None:
+        """One step for each node of each Gaussian, in their order."""
+        for table in self._steps.values():
+            table.keep(np.zeros(table.count, np.bool_))
+        for gaussian in self._gaussians.values():
+            for name, ids in gaussian.nodes.items():
+                nodes = self._nodes[name]
+                if name not in self._steps:
+                    factor = prior(nodes.node.python_type, noise="unit", name=f"step_of_{name}")
+                    self._steps[name] = FactorTable(traced_factor(factor))
+                places = nodes.places(f"Gaussian, node type {name}", ids)
+                given = {"value": places, "expected": gaussian.values[name]}
+                counts = {name: nodes.count}
+                steps = self._steps[name]
+                steps.add(read_factor(steps.given, given, counts, self._reader()))
+
+    def _solved_here(self, chosen: SolveOptions, named: Mapping[str, Any]) -> SolveResult:
+        """A solve of a problem with Gaussians."""
+        for name in named:
+            if name not in ("max_iterations", "cost_tolerance"):
+                raise OptionError(
+                    f"{name!r}: a problem with Gaussians takes max_iterations and cost_tolerance "
+                    "only"
+                )
+        most = 100 if chosen.max_iterations is None else chosen.max_iterations
+        tolerance = 1e-13 if chosen.cost_tolerance is None else chosen.cost_tolerance
+        incremental = self._incremental
+        with self._backend.scope():
+            initial_cost = incremental.current().cost
+            found = incremental.run(most, tolerance, begins_anew=True)
+            evaluated = incremental.current()
+        size = ProblemSize(
+            nodes={name: table.count for name, table in self._nodes.items()},
+            factors={name: table.count for name, table in self._factors.items()},
+            num_residuals=sum(group.residual.size for group in evaluated.rows),
+            num_unknowns=sum(int(table.free.rows.sum()) for table in self._nodes.values()),
+        )
+        return SolveResult(
+            status=found.status,
+            initial_cost=initial_cost,
+            final_cost=found.cost,
+            remaining_decrease=found.promised / found.cost if found.cost > 0.0 else 0.0,
+            iterations=tuple(incremental.records),
+            values=dict(self.values),
+            problem=size,
+            backend=self._backend.name,
+            device=self._backend.device,
+            precision=Precision.FLOAT64.value,
+            linear_solver="sparse",
+            compile_time_s=0.0,
+            setup_time_s=0.0,
+            solve_time_s=found.time_s,
+            peak_memory_bytes=0,
+            costs=evaluated.costs(),
+        )
+
+
+def _node_types(factor: TracedFactor) -> Iterator[NodeType]:
+    for argument in factor.nodes:
+        yield argument.node_type
+
+
+def _found(tables: Mapping[str, Table], name: str, what: str) -> Table:
+    table = tables.get(name)
+    if table is None:
+        raise unknown_name(name, what, tables)
+    return table
+
+
+def _on_host(given: Any) -> Any:
+    """An array of any library as NumPy's; everything else as it is."""
+    if isinstance(given, Mapping):
+        return {key: _on_host(one) for key, one in given.items()}
+    if isinstance(given, np.ndarray) or not hasattr(given, "shape"):
+        return given
+    return to_numpy(given.get() if hasattr(given, "get") else given)
+
+
+def _all_but(count: int, places: Ids) -> Flags:
+    kept = np.ones(count, np.bool_)
+    kept[places] = False
+    return kept
+
+
+def _check_length(where: str, found: int, expected: int, what: str) -> None:
+    if found != expected:
+        raise InputError(f"{where}: {found} rows for {expected} {what}; give one row for each")
+
+
+def _picked(given: Any, places: Ids, *, shared: bool) -> Any:
+    """The rows of some instances, of what a table passes to a solver."""
+    if isinstance(given, Mapping):
+        return {"values": given["values"][places], "index": np.arange(len(places))}
+    return given if shared else given[places]

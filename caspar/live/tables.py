@@ -1,0 +1,273 @@
+"""The nodes and the factor instances of a live problem, named by numbers that are never used twice.
+
+Input: checked arrays. Output: contiguous rows of those that exist. Ids and handles ascend from row
+to row, so that a row is found by bisection.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import InputError
+from caspar.frontend.factors.terms import term_names, with_terms
+from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.live.growing import GrowingRows
+from caspar.runtime.arrays import to_numpy
+from caspar.solver.input.factor_arrays import FactorArrays
+
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Numbered:
+    """Rows with numbers that ascend; numbers of rows that are gone are not given again.
+
+    Args:
+        title: What a row is, such as `node type Pose`.
+        word: What a number is called: `id` or `handle`.
+    """
+
+    def __init__(self, title: str, word: str) -> None:
+        self.title, self.word = title, word
+        self._numbers = GrowingRows(1, np.int64)
+        self._next = 0
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return self._numbers.count
+
+    @property
+    def numbers(self) -> Ids:
+        """(count,) the number of each row, ascending; a copy."""
+        return self._numbers.column.copy()
+
+    def next_numbers(self, count: int) -> Ids:
+        """Give numbers to rows that are appended."""
+        made = np.arange(self._next, self._next + count, dtype=np.int64)
+        self._next += count
+        self._numbers.append(made)
+        return made
+
+    def places(self, where: str, given: Any, *, repeated: bool = False) -> Ids:
+        """The row of each number, (k,).
+
+        Args:
+            where: What is read, for errors.
+            given: Numbers, one or (k,).
+            repeated: Whether a number may stand twice.
+
+        Raises:
+            InputError: They are no integers, or a number is unknown, removed or repeated.
+        """
+        try:
+            numbers = np.atleast_1d(to_numpy(given) if hasattr(given, "shape") else np.array(given))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{where}: {error}; expected {self.word}s, (k,) integers") from error
+        if numbers.size == 0 and numbers.ndim == 1:
+            return np.zeros(0, np.int64)
+        if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+            raise InputError(
+                f"{where}: {numbers.dtype} of shape {numbers.shape}; expected {self.word}s as "
+                "(k,) integers"
+            )
+        known = self._numbers.column
+        places = np.searchsorted(known, numbers)
+        inside = places < len(known)
+        is_known = (
+            inside & (known[np.where(inside, places, 0)] == numbers) if len(known) else inside
+        )
+        if not is_known.all():
+            number = int(numbers[np.flatnonzero(~is_known)[0]])
+            was = "was removed" if 0 <= number < self._next else "was never given out"
+            raise InputError(f"{where}: {self.word} {number} of {self.title} {was}")
+        if not repeated and len(np.unique(places)) < len(places):
+            first = int(numbers[_first_repeated(numbers)])
+            raise InputError(f"{where}: {self.word} {first} of {self.title} is repeated")
+        return places.astype(np.int64)
+
+    def rows(self) -> dict[str, Any]:
+        """All that is kept of the rows, for `take`: nothing symbolic."""
+        symbolic = ("node", "factor", "given")
+        return {name: one for name, one in self.__dict__.items() if name not in symbolic}
+
+    def take(self, rows: Mapping[str, Any]) -> None:
+        """Take the rows of a table of the same factor or node type."""
+        self.__dict__.update(copy.deepcopy(dict(rows)))
+
+    def keep_numbers(self, kept: Flags) -> None:
+        """Drop the numbers of the rows that are not kept."""
+        self._numbers.keep(kept)
+
+
+def _first_repeated(numbers: Ids) -> int:
+    seen: set[int] = set()
+    for place, number in enumerate(numbers.tolist()):
+        if number in seen:
+            return place
+        seen.add(number)
+    raise AssertionError("no number is repeated")
+
+
+class NodeTable(Numbered):
+    """The nodes of one type.
+
+    Args:
+        node: The type.
+
+    Attributes:
+        values: (count, storage_dim) current values.
+        free: (count, tangent_dim) 1 for each component of the tangent that moves, 0 if it is held.
+        unknowns: (count,) the first unknown of each node; those of a node are consecutive.
+    """
+
+    def __init__(self, node: NodeType) -> None:
+        super().__init__(f"node type {node.name}", "id")
+        self.node = node
+        self.values = GrowingRows(node.storage_dim)
+        self.free = GrowingRows(node.tangent_dim)
+        self.unknowns = GrowingRows(1, np.int64)
+
+    @property
+    def dim(self) -> int:
+        """Unknowns of a node."""
+        return self.node.tangent_dim
+
+    def add(self, values: Rows, first_unknown: int) -> Ids:
+        """Append (k, storage_dim) checked values; the ids of the new nodes."""
+        count = len(values)
+        self.values.append(values)
+        self.free.append(np.ones((count, self.dim)))
+        self.unknowns.append(first_unknown + self.dim * np.arange(count, dtype=np.int64))
+        return self.next_numbers(count)
+
+    def keep(self, kept: Flags) -> None:
+        """Drop the nodes that are not kept."""
+        for column in (self.values, self.free, self.unknowns):
+            column.keep(kept)
+        self.keep_numbers(kept)
+
+
+class FactorTable(Numbered):
+    """The instances of one factor.
+
+    Args:
+        factor: The factor, with its loss.
+
+    Attributes:
+        factor: It, with a weight and the parameters of its loss for each instance.
+        nodes: By the user's name of each shared node argument (count,) rows of the node table.
+        constants: By the user's name of each constant its rows, (count, dim); of constants that
+            all instances share (1, dim).
+    """
+
+    def __init__(self, factor: TracedFactor) -> None:
+        super().__init__(f"factor {factor.name}", "handle")
+        self.given = factor
+        self.factor = with_terms(factor, term_names(factor))
+        self.nodes: dict[str, GrowingRows] = {}
+        self.constants: dict[str, GrowingRows] = {}
+        for argument in self.factor.inputs:
+            match argument.kind:
+                case ArgumentKind.NODE_SHARED:
+                    self.nodes[argument.source] = GrowingRows(1, np.int64)
+                case ArgumentKind.NODE_UNIQUE | ArgumentKind.NODE_PAIR:
+                    raise InputError(
+                        f"factor {factor.name}, argument {argument.source}: marked with "
+                        f"{argument.kind.value}, which counts nodes by position; nodes of a live "
+                        "problem come and go, so mark it with TunableShared"
+                    )
+                case _:
+                    self.constants[argument.source] = GrowingRows(argument.storage_dim)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """Node arguments."""
+        return self.factor.nodes
+
+    def add(self, read: FactorArrays) -> Ids:
+        """Append checked arrays; the handles of the new instances.
+
+        Raises:
+            InputError: A constant that all instances share differs from the one of earlier ones.
+        """
+        rows = {name: self._rows(name, read) for name in self.constants}
+        for argument in self.arguments:
+            self.nodes[argument.source].append(np.asarray(read.nodes[argument.name]))
+        for name, column in self.constants.items():
+            if not self.is_shared(name) or column.count == 0:
+                column.append(rows[name])
+        return self.next_numbers(read.count)
+
+    def _rows(self, name: str, read: FactorArrays) -> Rows:
+        """The rows of a constant, one for each instance unless all share one."""
+        if name == WEIGHT and name not in read.constants:
+            return np.ones((read.count, 1))
+        constant = read.constants[name]
+        rows = np.asarray(constant.rows, np.float64)
+        if constant.index is not None:
+            picked: Rows = rows[np.asarray(constant.index)]
+            return picked
+        if not self.is_shared(name):
+            return np.broadcast_to(rows, (read.count, rows.shape[1]))
+        kept = self.constants[name].rows
+        if len(kept) > 0 and not np.array_equal(kept, rows):
+            raise InputError(
+                f"{self.title}, argument {name}: all instances share it, and earlier ones have "
+                f"{kept[0].tolist()}; give the same, change it by set_arguments, or mark it with "
+                "ConstSequential"
+            )
+        return rows
+
+    def is_shared(self, name: str) -> bool:
+        """Whether all instances have one row of a constant."""
+        return any(
+            one.source == name and one.kind is ArgumentKind.CONST_UNIQUE
+            for one in self.factor.inputs
+        )
+
+    def keep(self, kept: Flags) -> None:
+        """Drop the instances that are not kept."""
+        for column in self.nodes.values():
+            column.keep(kept)
+        for name, column in self.constants.items():
+            if not self.is_shared(name):
+                column.keep(kept)
+        self.keep_numbers(kept)
+
+    def touching(self, removed: Mapping[str, Flags]) -> Flags:
+        """(count,) the instances that touch one of some nodes, flags by name of their type."""
+        touched = np.zeros(self.count, np.bool_)
+        for argument in self.arguments:
+            flags = removed.get(argument.node_type.name)
+            if flags is not None:
+                touched |= flags[self.nodes[argument.source].column]
+        return touched
+
+    def renumber(self, name: str, places: Ids) -> None:
+        """Nodes of a type have other rows now: `places` of each old row."""
+        for argument in self.arguments:
+            if argument.node_type.name == name:
+                column = self.nodes[argument.source].column
+                column[...] = places[column]
+
+    def arrays(self) -> dict[str, Any]:
+        """What `Solver.solve` takes for this factor; copies."""
+        found: dict[str, Any] = {name: one.column.copy() for name, one in self.nodes.items()}
+        for argument in self.factor.inputs:
+            if argument.node is not None:
+                continue
+            rows = self.constants[argument.source].rows.copy()
+            if argument.kind is ArgumentKind.CONST_INDEXED:
+                found[argument.source] = {"values": rows, "index": np.arange(self.count)}
+            elif argument.source in term_names(self.given):
+                found[argument.source] = rows[:, 0]
+            elif argument.kind is ArgumentKind.CONST_UNIQUE:
+                found[argument.source] = rows[0] if len(rows) > 0 else np.zeros(rows.shape[1])
+            else:
+                found[argument.source] = rows
+        return found

@@ -1,0 +1,253 @@
+"""Graphs that grow pose by pose, and windows that slide, beside solves of the whole."""
+
+from typing import Annotated
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+
+import caspar
+from caspar.live.gaussian import eliminated
+from caspar.live.kept_factorization import KeptFactorization
+from caspar.live.linearization import RowGroup, gradient
+
+Rows = NDArray[np.float64]
+
+
+class Mark(sf.V3): ...
+
+
+each = {"sigma": caspar.ConstSequential}
+odometry = caspar.factors.between(sf.Pose2, name="odometry", markers=each)
+start = caspar.factors.prior(sf.Pose2, name="start")
+motion = caspar.factors.between(sf.Pose3, name="motion")
+begin = caspar.factors.prior(sf.Pose3, name="begin")
+
+
+@caspar.factor
+def sight(
+    pose: Annotated[sf.Pose3, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    pixel: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    x, y, z = pose.inverse() * mark
+    return 100 * (sf.V2(x / z, y / z) - pixel)
+
+
+def _pose2(x: float, y: float, angle: float) -> Rows:
+    return np.array([[np.cos(angle), np.sin(angle), x, y]])
+
+
+def _groups(rng: np.random.Generator, count: int, first: int, last: int) -> RowGroup:
+    columns = rng.integers(first, last, size=(count, 4))
+    return RowGroup(rng.normal(size=(count, 3)), columns, rng.normal(size=(count, 3, 4)))
+
+
+@pytest.mark.parametrize("num_base", [20, 400])
+def test_appended_rows_are_those_of_a_factorisation_of_all(num_base: int) -> None:
+    """By the dense factorisation, and by the sparse one."""
+    rng = np.random.default_rng(num_base)
+    size = num_base + 9
+    base = [_groups(rng, 3 * num_base, 0, num_base)]
+    kept = KeptFactorization(base, num_base)
+    first, second = _groups(rng, 4, 0, num_base + 5), _groups(rng, 6, num_base - 5, size)
+    alone = _groups(rng, 20, num_base, size)
+    kept.append([first], num_base + 5)
+    kept.append([second, alone], size)
+    groups = [*base, first, second, alone]
+    dense = np.concatenate([group.matrix(size).toarray() for group in groups])
+    rhs = rng.normal(size=size)
+    found = kept.solve(rhs)
+    assert found is not None
+    assert_allclose(found, np.linalg.solve(dense.T @ dense, rhs), rtol=1e-9, atol=1e-12)
+    residual = np.concatenate([group.residual.ravel() for group in groups])
+    assert_allclose(gradient(groups, size), dense.T @ residual, atol=1e-10)
+
+
+def test_a_singular_matrix_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    group = _groups(rng, 40, 0, 20)
+    entries = group.entries - group.entries.mean(axis=2, keepdims=True)
+    singular = RowGroup(group.residual, group.columns, entries)
+    assert not KeptFactorization([singular], 20).is_definite
+    assert KeptFactorization([singular], 20, damping=1e-6).is_definite
+
+
+def test_elimination_keeps_minimum_and_curvature() -> None:
+    """Also where the unknowns that go are not determined."""
+    rng = np.random.default_rng(5)
+    groups = [_groups(rng, 6, 0, 10), _groups(rng, 5, 4, 16)]
+    taken = [np.arange(0, 3), np.arange(3, 5), np.arange(5, 7)]
+    # one unknown that no row depends on
+    taken.append(np.array([16]))
+    kept = np.arange(7, 16)
+    rows, residual, constant = eliminated(groups, taken, kept)
+    dense = np.concatenate([group.matrix(17).toarray() for group in groups])
+    given = np.concatenate([group.residual.ravel() for group in groups])
+    gone = np.concatenate(taken)
+    projector = np.eye(len(dense)) - dense[:, gone] @ np.linalg.pinv(dense[:, gone])
+    assert_allclose(rows.T @ rows, dense[:, kept].T @ projector @ dense[:, kept], atol=1e-10)
+    assert_allclose(rows.T @ residual, dense[:, kept].T @ projector @ given, atol=1e-10)
+    whole = 0.5 * given @ projector @ given
+    assert constant + 0.5 * residual @ residual == pytest.approx(whole, rel=1e-12)
+
+
+def _grown(problem: caspar.Problem, num_poses: int, seed: int) -> list[float]:
+    """A walk in squares that sees earlier places; the costs after each update."""
+    rng = np.random.default_rng(seed)
+    true = [np.array([0.0, 0.0, 0.0])]
+    ids = [int(problem.add_nodes("Pose2", _pose2(0.0, 0.0, 0.0))[0])]
+    problem.add_factors(
+        "start", {"value": ids, "expected": _pose2(0.0, 0.0, 0.0), "sigma": [0.01] * 3}
+    )
+    costs = []
+    for step in range(1, num_poses):
+        x, y, angle = true[-1]
+        turned = angle + (np.pi / 2 if step % 5 == 0 else 0.0)
+        true.append(np.array([x + np.cos(turned), y + np.sin(turned), turned]))
+
+        def relative(first: int, second: int) -> Rows:
+            x, y, angle = true[first]
+            dx, dy = true[second][:2] - (x, y)
+            cosine, sine = np.cos(angle), np.sin(angle)
+            noise = rng.normal(size=3) * (0.05, 0.05, 0.02)
+            return _pose2(
+                cosine * dx + sine * dy + noise[0],
+                cosine * dy - sine * dx + noise[1],
+                true[second][2] - angle + noise[2],
+            )
+
+        measured = relative(step - 1, step)
+        c, s, x0, y0 = problem.values_of("Pose2", ids[-1:])[0]
+        dc, ds, dx, dy = measured[0]
+        value = [[c * dc - s * ds, s * dc + c * ds, x0 + c * dx - s * dy, y0 + s * dx + c * dy]]
+        ids.append(int(problem.add_nodes("Pose2", value)[0]))
+        pairs = [(step - 1, step)] + [(step - 20, step)] * (step >= 20 and step % 3 == 0)
+        for first, second in pairs:
+            between = measured if second - first == 1 else relative(first, second)
+            given = {"a": [ids[first]], "b": [ids[second]], "a_from_b": between}
+            problem.add_factors("odometry", {**given, "sigma": [[0.02, 0.05, 0.05]]})
+        costs.append(problem.update(max_iterations=3, cost_tolerance=1e-5).cost)
+    return costs
+
+
+def test_a_graph_that_grows_stays_at_its_minimum() -> None:
+    problem = caspar.Problem([odometry, start], backend="cpu", precision="float64")
+    costs = _grown(problem, 90, 0)
+    assert costs[-1] > 1.0
+    result = problem.solve()
+    assert costs[-1] <= (1.0 + 1e-4) * result.final_cost
+
+
+def test_most_steps_of_a_graph_factorise_nothing() -> None:
+    problem = caspar.Problem([odometry, start], backend="cpu", precision="float64")
+    _grown(problem, 40, 1)
+    last = problem.ids("Pose2")[-1:]
+    c, s, x, y = problem.values_of("Pose2", last)[0]
+    new = problem.add_nodes("Pose2", [[c, s, x + c, y + s]])
+    given = {"a": last, "b": new, "a_from_b": _pose2(1.0, 0.0, 0.0), "sigma": [[0.1] * 3]}
+    problem.add_factors("odometry", given)
+    result = problem.update(cost_tolerance=1e-4)
+    assert (result.iterations, result.relinearised) == (0, 0)
+    assert result.status is caspar.SolveStatus.CONVERGED_COST
+
+
+def _window(seed: int, length: int | None, num_frames: int = 14) -> tuple[Rows, Rows, int]:
+    """A camera that passes marks, of which each is seen from six frames.
+
+    Args:
+        seed: Of the noise.
+        length: Frames that stay; None: all.
+        num_frames: Of the passage.
+
+    Returns:
+        The last pose, its covariance, and the nodes that are left.
+    """
+    rng = np.random.default_rng(seed)
+    problem = caspar.Problem([motion, begin, sight], backend="cpu", precision="float64")
+    frames: list[int] = []
+    marks: dict[int, tuple[int, Rows]] = {}
+    for frame in range(num_frames):
+        place = np.array([0.4 * frame, 0.0, 0.0])
+        pose = np.concatenate([[0.0, 0.0, 0.0, 1.0], place + 0.02 * rng.normal(size=3)])[None]
+        frames.append(int(problem.add_nodes("Pose3", pose)[0]))
+        if frame < 2:
+            known = np.concatenate([[0.0, 0.0, 0.0, 1.0], place])[None]
+            given = {"value": frames[-1:], "expected": known, "sigma": [0.01] * 6}
+            problem.add_factors("begin", given)
+        else:
+            moved = np.array([[0.0, 0.0, 0.0, 1.0, 0.4, 0.0, 0.0]])
+            moved[0, 4:] += 0.01 * rng.normal(size=3)
+            given = {"a": frames[-2:-1], "b": frames[-1:], "a_from_b": moved}
+            problem.add_factors("motion", {**given, "sigma": [0.02] * 3 + [0.05] * 3})
+        for _ in range(4):
+            mark = place + rng.uniform((-1.0, -1.0, 4.0), (1.0, 1.0, 6.0))
+            number = int(problem.add_nodes("Mark", (mark + 0.05 * rng.normal(size=3))[None])[0])
+            marks[number] = frame, mark
+        seen = list(marks)
+        beside = np.array([marks[one][1] for one in seen]) - place
+        pixels = beside[:, :2] / beside[:, 2:] + 0.01 * rng.normal(size=(len(seen), 2))
+        given = {"pose": frames[-1:] * len(seen), "mark": seen, "pixel": pixels}
+        problem.add_factors("sight", given)
+        problem.update(max_iterations=10, cost_tolerance=1e-12)
+        old = [one for one, (first, _) in marks.items() if frame - first == 5]
+        for one in old:
+            del marks[one]
+        if length is not None:
+            gone = frames[:-length]
+            del frames[:-length]
+            problem.marginalize({"Pose3": gone, "Mark": old})
+            assert len(problem.gaussians) <= 2
+    result = problem.solve()
+    assert result.status.is_success
+    (covariance,) = problem.covariance({"Pose3": frames[-1:]})["Pose3"]
+    num_nodes = len(problem.ids("Pose3")) + len(problem.ids("Mark"))
+    return problem.values_of("Pose3", frames[-1:])[0], covariance, num_nodes
+
+
+def test_a_window_knows_what_the_whole_knows() -> None:
+    """Nearly: what is taken out keeps the linearisation of its moment."""
+    whole, covariance, num_all = _window(0, None)
+    windowed, of_window, num_left = _window(0, 7)
+    assert num_left < num_all
+    deviations = np.sqrt(covariance.diagonal())
+    assert_allclose(windowed[4:], whole[4:], atol=0.2 * deviations[3:].max())
+    assert_allclose(np.sqrt(of_window.diagonal()), deviations, rtol=0.02)
+
+
+def test_gaussians_can_be_kept_and_removed() -> None:
+    problem = caspar.Problem([odometry, start], backend="cpu", precision="float64")
+    _grown(problem, 30, 2)
+    problem.solve()
+    ids = problem.ids("Pose2")
+    before = problem.covariance({"Pose2": ids[-1:]})["Pose2"]
+    handle = problem.marginalize("Pose2", ids[:10])
+    assert handle is not None
+    gaussian = problem.gaussians[handle]
+    assert not gaussian.rows.flags.writeable
+    assert (np.linalg.eigvalsh(gaussian.information) >= -1e-9).all()
+    assert_allclose(problem.covariance({"Pose2": ids[-1:]})["Pose2"], before, rtol=1e-8)
+    assert problem.update().iterations == 0
+    problem.remove_gaussian(handle)
+    with pytest.raises(caspar.errors.RankDeficiencyError):
+        problem.covariance({"Pose2": ids[-1:]})
+    again = problem.add_gaussian(gaussian)
+    assert again != handle
+    assert_allclose(problem.covariance({"Pose2": ids[-1:]})["Pose2"], before, rtol=1e-8)
+    problem.remove_factors("odometry", problem.handles("odometry"))
+    with pytest.raises(caspar.errors.InputError, match=r"Gaussian .* touches these nodes"):
+        problem.remove_nodes("Pose2", gaussian.nodes["Pose2"][:1])
+    with pytest.raises(caspar.errors.OptionError, match="max_time_s"):
+        problem.solve(max_time_s=1.0)
+
+
+def test_nodes_without_neighbours_leave_nothing() -> None:
+    problem = caspar.Problem([odometry, start], backend="cpu")
+    ids = problem.add_nodes("Pose2", np.concatenate([_pose2(0.0, 0.0, 0.0)] * 2))
+    given = {"value": ids[:1], "expected": _pose2(0.0, 0.0, 0.0), "sigma": [1.0] * 3}
+    problem.add_factors("start", given)
+    assert problem.marginalize("Pose2", ids) is None
+    assert len(problem.ids("Pose2")) == len(problem.handles("start")) == 0
+    assert problem.update().cost == 0.0
