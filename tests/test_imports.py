@@ -58,6 +58,7 @@ PARTS = {
     "bundle_adjustment": "frontend",
     "cameras": "errors",
     "factors": "errors frontend cameras",
+    "live": "errors options memory frontend equations runtime tracing solver factors",
     "loss": "frontend",
     "report": "solver",
     "distributed": "runtime solver",
@@ -197,7 +198,7 @@ THIRD_PARTY = {
     "sympy": "frontend",
     "threadpoolctl": "runtime",
     "torch": "torch",
-    "typing_extensions": "solver",
+    "typing_extensions": "solver live",
 }
 
 HEAVY = (

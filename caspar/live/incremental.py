@@ -8,20 +8,21 @@ each step, a factorisation now and then.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import RankDeficiencyError
-from caspar.live.gaussian import Gaussian
+from caspar.errors import OptionError, RankDeficiencyError
+from caspar.live.gaussians import Gaussians
 from caspar.live.kept_factorization import KeptFactorization
 from caspar.live.linearization import Linearizer, RowGroup, gradient
-from caspar.live.tables import FactorTable, NodeTable, Rows
+from caspar.live.tables import FactorTable, Flags, NodeTable, Rows
+from caspar.options import LinearSolverChoice, Precision, SolveOptions
 from caspar.runtime.backend import Backend
-from caspar.solver.result.result import IterationRecord, SolveStatus
+from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
 
 Found = TypeVar("Found")
 
@@ -107,6 +108,17 @@ class Evaluated:
             found[name] = found.get(name, 0) + len(costs)
         return found
 
+    def touching(self, touched: Mapping[str, Flags], gaussians: Sequence[int]) -> list[RowGroup]:
+        """The rows of some instances, flags by factor, and of some Gaussians."""
+        found = [self.gaussians[handle] for handle in gaussians]
+        passed = dict.fromkeys(touched, 0)
+        for name, costs, group in self.parts:
+            part = touched[name][passed[name] : passed[name] + len(costs)]
+            passed[name] += len(costs)
+            if part.any():
+                found.append(group.chosen(part))
+        return found
+
     def costs(self) -> dict[str, float]:
         """Of each factor."""
         found: dict[str, float] = {}
@@ -137,8 +149,7 @@ class Incremental:
         backend: The processor.
         nodes: Tables of the node types, by name.
         factors: Tables of the factors, by name.
-        steps: By node type the table of a factor whose residual is the step from a value.
-        gaussians: By handle.
+        gaussians: Of the problem.
 
     Attributes:
         num_unknowns: Of all nodes.
@@ -150,14 +161,11 @@ class Incremental:
         backend: Backend,
         nodes: Mapping[str, NodeTable],
         factors: Mapping[str, FactorTable],
-        steps: Mapping[str, FactorTable],
-        gaussians: Mapping[int, Gaussian],
+        gaussians: Gaussians,
     ) -> None:
         self._backend = backend
         self._nodes, self._factors, self._gaussians = nodes, factors, gaussians
-        self._steps = steps
         self._linearizer = Linearizer(backend, nodes, factors)
-        self._of_steps = Linearizer(backend, nodes, steps)
         self.num_unknowns = 0
         self.records: list[IterationRecord] = []
         self._at: Evaluated | None = None
@@ -174,8 +182,7 @@ class Incremental:
         """Rows were removed or written, or nodes are held: begin anew."""
         self._kept = self._at = None
         self._promised, self._least_damping = math.inf, 0.0
-        for linearizer in (self._linearizer, self._of_steps):
-            linearizer.forget()
+        self._linearizer.forget()
         first = 0
         for table in self._nodes.values():
             table.unknowns.column[...] = first + table.dim * np.arange(table.count)
@@ -192,8 +199,7 @@ class Incremental:
         """All factors at some values."""
         found = self._linearizer.evaluate(values)
         parts = [(name, *one) for name, one in found.items()]
-        constant = sum(one.constant for one in self._gaussians.values())
-        return Evaluated(parts, self._evaluated_gaussians(values), constant)
+        return Evaluated(parts, self._gaussians.evaluate(values), self._gaussians.constant)
 
     def current(self) -> Evaluated:
         """All factors at the current values; what is known is not evaluated again."""
@@ -204,31 +210,6 @@ class Incremental:
         for name, (costs, group) in new.items():
             self._at.parts.append((name, costs, group))
         return self._at
-
-    def _evaluated_gaussians(self, values: Mapping[str, Rows]) -> dict[int, RowGroup]:
-        if len(self._gaussians) == 0:
-            return {}
-        steps = {name: one[1] for name, one in self._of_steps.evaluate(values).items()}
-        used = dict.fromkeys(steps, 0)
-        gaussians = {}
-        for handle, gaussian in self._gaussians.items():
-            residual, columns, entries = gaussian.residual, [], []
-            first = 0
-            for name, ids in gaussian.nodes.items():
-                part = slice(used[name], used[name] + len(ids))
-                used[name] = part.stop
-                group, dim = steps[name], self._nodes[name].dim
-                rows = gaussian.rows[:, first : first + dim * len(ids)]
-                first += dim * len(ids)
-                residual = residual + rows @ group.residual[part].ravel()
-                by_node = rows.reshape(len(rows), len(ids), dim)
-                turned = np.einsum("rkd,kde->rke", by_node, group.entries[part])
-                entries.append(turned.reshape(len(rows), -1))
-                columns.append(group.columns[part].ravel())
-            gaussians[handle] = RowGroup(
-                residual[None], np.concatenate(columns)[None], np.concatenate(entries, axis=1)[None]
-            )
-        return gaussians
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -244,6 +225,51 @@ class Incremental:
         """
         self.records = []
         return self.alone(lambda: self._run(max_iterations, tolerance, begins_anew=begins_anew))
+
+    def solve(self, options: SolveOptions, named: Collection[str]) -> SolveResult:
+        """Steps until rounding ends them, each with a matrix of its own.
+
+        Args:
+            options: As for `caspar.Solver.solve`.
+            named: Names of those that the user gave.
+
+        Raises:
+            OptionError: One that does not apply.
+        """
+        for name in named:
+            if name not in ("max_iterations", "cost_tolerance"):
+                raise OptionError(
+                    f"{name!r}: a problem with Gaussians takes max_iterations and cost_tolerance "
+                    "only"
+                )
+        most = 100 if options.max_iterations is None else options.max_iterations
+        tolerance = 1e-13 if options.cost_tolerance is None else options.cost_tolerance
+        initial_cost = self.current().cost
+        found = self.run(most, tolerance, begins_anew=True)
+        evaluated, tables = self.current(), self._nodes.values()
+        return SolveResult(
+            status=found.status,
+            initial_cost=initial_cost,
+            final_cost=found.cost,
+            remaining_decrease=found.promised / found.cost if found.cost > 0.0 else 0.0,
+            iterations=tuple(self.records),
+            values={table.node.name: table.values.rows.copy() for table in tables},
+            problem=ProblemSize(
+                nodes={table.node.name: table.count for table in tables},
+                factors={name: table.count for name, table in self._factors.items()},
+                num_residuals=sum(group.residual.size for group in evaluated.rows),
+                num_unknowns=sum(int(table.free.rows.sum()) for table in tables),
+            ),
+            backend=self._backend.name,
+            device=self._backend.device,
+            precision=Precision.FLOAT64.value,
+            linear_solver=LinearSolverChoice.SPARSE.value,
+            compile_time_s=0.0,
+            setup_time_s=0.0,
+            solve_time_s=found.time_s,
+            peak_memory_bytes=0,
+            costs=evaluated.costs(),
+        )
 
     def alone(self, work: Callable[[], Found]) -> Found:
         """Call a function while BLAS has one thread.

@@ -1,17 +1,18 @@
 """`Problem`: nodes and factors that come and go, and values that follow."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from threading import RLock
 from typing import Any, TypeVar
 
 import numpy as np
 from typing_extensions import Unpack
 
-from caspar.errors import InputError, OptionError
-from caspar.factors.poses import prior
+from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import NodeType, TracedFactor
-from caspar.live.gaussian import Gaussian, eliminated
+from caspar.live.gaussian import Gaussian
+from caspar.live.gaussians import Gaussians
 from caspar.live.incremental import Incremental, UpdateResult
 from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows
 from caspar.options import (
@@ -28,7 +29,7 @@ from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.fixed import read_fixed
 from caspar.solver.input.problem_reader import read_factor
 from caspar.solver.result.by_name import ByName, unknown_name
-from caspar.solver.result.result import ProblemSize, SolveResult
+from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.tracing import traced_factor
 
@@ -67,18 +68,15 @@ class Problem:
         nodes = {one.name: one for factor in traced for one in _node_types(factor)}
         self._nodes = {name: NodeTable(node) for name, node in nodes.items()}
         self._factors = {factor.name: FactorTable(factor) for factor in traced}
-        self._steps: dict[str, FactorTable] = {}
-        self._gaussians: dict[int, Gaussian] = {}
-        self._next_gaussian = 0
         self._backend = select_backend(BackendChoice.CPU)
-        tables = self._nodes, self._factors, self._steps, self._gaussians
-        self._incremental = Incremental(self._backend, *tables)
+        self._gaussians = Gaussians(self._backend, self._nodes)
+        self._incremental = Incremental(self._backend, self._nodes, self._factors, self._gaussians)
 
     def __repr__(self) -> str:
         """Counts."""
         nodes = ", ".join(f"{table.count} {name}" for name, table in self._nodes.items())
         factors = ", ".join(f"{table.count} {name}" for name, table in self._factors.items())
-        return f"Problem(nodes: {nodes}; factors: {factors}; Gaussians: {len(self._gaussians)})"
+        return f"Problem(nodes: {nodes}; factors: {factors}; Gaussians: {len(self.gaussians)})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Factors by module and name, and the rows of the tables; nothing compiled."""
@@ -88,7 +86,7 @@ class Problem:
                 "factors": self._given,
                 "options": self._options,
                 "rows": {name: table.rows() for name, table in tables.items()},
-                "gaussians": (self._gaussians, self._next_gaussian),
+                "gaussians": (self._gaussians.by_handle, self._gaussians.next_handle),
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,9 +94,9 @@ class Problem:
         self._begin(state["factors"], state["options"])
         for name, table in {**self._nodes, **self._factors}.items():
             table.take(state["rows"][name])
-        gaussians, self._next_gaussian = state["gaussians"]
-        self._gaussians.update(gaussians)
-        self._list_steps()
+        by_handle, self._gaussians.next_handle = state["gaussians"]
+        self._gaussians.by_handle.update(by_handle)
+        self._gaussians.list_nodes()
         self._incremental.forget()
 
     # -- what there is -------------------------------------------------------------------------
@@ -181,7 +179,7 @@ class Problem:
         with self._lock:
             removed = {name: self._flags(f"remove_nodes, node type {name}", name, ids)}
             touched = self._touching(removed)
-            gaussians = self._gaussians_of(removed)
+            gaussians = self._gaussians.touching(removed)
             if not with_factors:
                 for factor, flags in touched.items():
                     if flags.any():
@@ -220,10 +218,19 @@ class Problem:
                 one: self._flags(f"marginalize, node type {one}", one, numbers)
                 for one, numbers in chosen.items()
             }
-            touched, gaussians = self._touching(removed), self._gaussians_of(removed)
-            made = self._incremental.alone(lambda: self._gaussian_of(removed, touched, gaussians))
+            touched, gaussians = self._touching(removed), self._gaussians.touching(removed)
+            incremental = self._incremental
+
+            def make() -> Gaussian | None:
+                groups = incremental.current().touching(touched, gaussians)
+                return self._gaussians.made(groups, removed, incremental.num_unknowns)
+
+            made = incremental.alone(make)
+            if made is not None:
+                constants = (self._gaussians.by_handle[one].constant for one in gaussians)
+                made = replace(made, constant=made.constant + sum(constants))
             self._remove(removed, touched, gaussians)
-            return None if made is None else self._keep_gaussian(made)
+            return None if made is None else self._added(made)
 
     def set_values(self, name: str, ids: Any, values: Any) -> None:
         """Put nodes elsewhere.
@@ -362,7 +369,7 @@ class Problem:
     @property
     def gaussians(self) -> Mapping[int, Gaussian]:
         """By handle what `marginalize` and `add_gaussian` left."""
-        return dict(self._gaussians)
+        return dict(self._gaussians.by_handle)
 
     def add_gaussian(self, gaussian: Gaussian) -> int:
         """Add a quadratic cost of some nodes, such as one of another problem with these ids.
@@ -388,7 +395,7 @@ class Problem:
             shape = (len(gaussian.residual), width)
             if gaussian.rows.shape != shape:
                 raise InputError(f"add_gaussian: rows {gaussian.rows.shape}; expected {shape}")
-            return self._keep_gaussian(gaussian)
+            return self._added(gaussian)
 
     def remove_gaussian(self, handle: int) -> None:
         """Remove a Gaussian.
@@ -397,11 +404,10 @@ class Problem:
             InputError: There is none with this handle.
         """
         with self._lock:
-            if handle not in self._gaussians:
-                known = ", ".join(map(str, self._gaussians)) or "there is none"
+            if handle not in self.gaussians:
+                known = ", ".join(map(str, self.gaussians)) or "there is none"
                 raise InputError(f"remove_gaussian: no Gaussian has handle {handle!r}: {known}")
-            del self._gaussians[handle]
-            self._list_steps()
+            self._gaussians.remove([handle])
             self._incremental.forget()
 
     def arrays(self) -> dict[str, Any]:
@@ -451,8 +457,9 @@ class Problem:
         """
         checked = SolveOptions.from_mapping(options)
         with self._lock:
-            if len(self._gaussians) > 0:
-                return self._solved_here(checked, options)
+            if len(self.gaussians) > 0:
+                with self._backend.scope():
+                    return self._incremental.solve(checked, options)
             fixed = {
                 name: table.free.rows == 0.0
                 for name, table in self._nodes.items()
@@ -508,138 +515,26 @@ class Problem:
         flags[table.places(where, ids)] = True
         return flags
 
+    def _added(self, gaussian: Gaussian) -> int:
+        handle = self._gaussians.add(gaussian)
+        self._incremental.forget()
+        return handle
+
     def _touching(self, removed: Mapping[str, Flags]) -> dict[str, Flags]:
         return {name: table.touching(removed) for name, table in self._factors.items()}
-
-    def _gaussians_of(self, removed: Mapping[str, Flags]) -> list[int]:
-        """Handles of the Gaussians that touch one of some nodes."""
-        found = []
-        for handle, gaussian in self._gaussians.items():
-            for name, ids in gaussian.nodes.items():
-                flags = removed.get(name)
-                places = self._nodes[name].places("", ids)
-                if flags is not None and flags[places].any():
-                    found.append(handle)
-                    break
-        return found
 
     def _remove(
         self, removed: Mapping[str, Flags], touched: Mapping[str, Flags], gaussians: list[int]
     ) -> None:
         for name, flags in touched.items():
             self._factors[name].keep(~flags)
-        for handle in gaussians:
-            del self._gaussians[handle]
         for name, flags in removed.items():
             kept = ~flags
             for table in self._factors.values():
                 table.renumber(name, np.cumsum(kept) - 1)
             self._nodes[name].keep(kept)
-        self._list_steps()
+        self._gaussians.remove(gaussians)
         self._incremental.forget()
-
-    def _gaussian_of(
-        self, removed: Mapping[str, Flags], touched: Mapping[str, Flags], gaussians: list[int]
-    ) -> Gaussian | None:
-        """What rows that touch some nodes tell of the others; None: there are no others."""
-        evaluated = self._incremental.current()
-        groups = [evaluated.gaussians[handle] for handle in gaussians]
-        passed = dict.fromkeys(touched, 0)
-        for name, costs, group in evaluated.parts:
-            part = touched[name][passed[name] : passed[name] + len(costs)]
-            passed[name] += len(costs)
-            if part.any():
-                groups.append(group.chosen(part))
-        if len(groups) == 0:
-            return None
-        columns = np.concatenate([group.columns.ravel() for group in groups])
-        uses = np.bincount(columns, minlength=self._incremental.num_unknowns)
-        taken: list[tuple[int, Ids]] = []
-        nodes: dict[str, Ids] = {}
-        values: dict[str, Rows] = {}
-        kept = []
-        for name, table in self._nodes.items():
-            unknowns = table.unknowns.column[:, None] + np.arange(table.dim)
-            flags = removed.get(name, np.zeros(table.count, np.bool_))
-            for own in unknowns[flags]:
-                taken.append((int(uses[own[0]]), own))
-            beside = ~flags & (uses[unknowns[:, 0]] > 0)
-            if beside.any():
-                nodes[name] = table.numbers[beside]
-                values[name] = table.values.rows[beside]
-                kept.append(unknowns[beside].ravel())
-        if len(nodes) == 0:
-            return None
-        # those with few rows first: others of the same landmark are not coupled by it then
-        taken.sort(key=lambda one: one[0])
-        unknowns_taken = [own for _, own in taken]
-        rows, residual, constant = eliminated(groups, unknowns_taken, np.concatenate(kept))
-        constant += sum(self._gaussians[handle].constant for handle in gaussians)
-        return Gaussian(nodes, values, rows, residual, constant)
-
-    def _keep_gaussian(self, gaussian: Gaussian) -> int:
-        handle = self._next_gaussian
-        self._next_gaussian += 1
-        self._gaussians[handle] = gaussian
-        self._list_steps()
-        self._incremental.forget()
-        return handle
-
-    def _list_steps(self) -> None:
-        """One step for each node of each Gaussian, in their order."""
-        for table in self._steps.values():
-            table.keep(np.zeros(table.count, np.bool_))
-        for gaussian in self._gaussians.values():
-            for name, ids in gaussian.nodes.items():
-                nodes = self._nodes[name]
-                if name not in self._steps:
-                    factor = prior(nodes.node.python_type, noise="unit", name=f"step_of_{name}")
-                    self._steps[name] = FactorTable(traced_factor(factor))
-                places = nodes.places(f"Gaussian, node type {name}", ids)
-                given = {"value": places, "expected": gaussian.values[name]}
-                counts = {name: nodes.count}
-                steps = self._steps[name]
-                steps.add(read_factor(steps.given, given, counts, self._reader()))
-
-    def _solved_here(self, chosen: SolveOptions, named: Mapping[str, Any]) -> SolveResult:
-        """A solve of a problem with Gaussians."""
-        for name in named:
-            if name not in ("max_iterations", "cost_tolerance"):
-                raise OptionError(
-                    f"{name!r}: a problem with Gaussians takes max_iterations and cost_tolerance "
-                    "only"
-                )
-        most = 100 if chosen.max_iterations is None else chosen.max_iterations
-        tolerance = 1e-13 if chosen.cost_tolerance is None else chosen.cost_tolerance
-        incremental = self._incremental
-        with self._backend.scope():
-            initial_cost = incremental.current().cost
-            found = incremental.run(most, tolerance, begins_anew=True)
-            evaluated = incremental.current()
-        size = ProblemSize(
-            nodes={name: table.count for name, table in self._nodes.items()},
-            factors={name: table.count for name, table in self._factors.items()},
-            num_residuals=sum(group.residual.size for group in evaluated.rows),
-            num_unknowns=sum(int(table.free.rows.sum()) for table in self._nodes.values()),
-        )
-        return SolveResult(
-            status=found.status,
-            initial_cost=initial_cost,
-            final_cost=found.cost,
-            remaining_decrease=found.promised / found.cost if found.cost > 0.0 else 0.0,
-            iterations=tuple(incremental.records),
-            values=dict(self.values),
-            problem=size,
-            backend=self._backend.name,
-            device=self._backend.device,
-            precision=Precision.FLOAT64.value,
-            linear_solver="sparse",
-            compile_time_s=0.0,
-            setup_time_s=0.0,
-            solve_time_s=found.time_s,
-            peak_memory_bytes=0,
-            costs=evaluated.costs(),
-        )
 
 
 def _node_types(factor: TracedFactor) -> Iterator[NodeType]:

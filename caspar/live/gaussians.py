@@ -1,0 +1,148 @@
+"""The Gaussians of a live problem: kept by handle, evaluated at any values, made of rows.
+
+The step from the values at which a Gaussian was made to the current ones is the residual of
+`caspar.factors.prior` without noise, evaluated for all nodes of all Gaussians at once. Cost tier:
+an evaluation once for each step, the list of nodes once for each Gaussian that comes or goes.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from caspar.factors.poses import prior
+from caspar.live.gaussian import Gaussian, eliminated
+from caspar.live.linearization import Linearizer, RowGroup
+from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows
+from caspar.options import Precision
+from caspar.runtime.backend import Backend
+from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.problem_reader import read_factor
+from caspar.tracing import traced_factor
+
+
+class Gaussians:
+    """Those of one problem.
+
+    Args:
+        backend: The processor.
+        nodes: Tables of the node types, by name.
+
+    Attributes:
+        by_handle: The Gaussians.
+        next_handle: Of the next one.
+    """
+
+    def __init__(self, backend: Backend, nodes: Mapping[str, NodeTable]) -> None:
+        self.by_handle: dict[int, Gaussian] = {}
+        self.next_handle = 0
+        self._backend, self._nodes = backend, nodes
+        self._steps: dict[str, FactorTable] = {}
+        self._linearizer = Linearizer(backend, nodes, self._steps)
+
+    @property
+    def constant(self) -> float:
+        """What all of them cost at their minima."""
+        return sum(one.constant for one in self.by_handle.values())
+
+    def add(self, gaussian: Gaussian) -> int:
+        """Keep one; its handle."""
+        handle = self.next_handle
+        self.next_handle += 1
+        self.by_handle[handle] = gaussian
+        self.list_nodes()
+        return handle
+
+    def remove(self, handles: Sequence[int]) -> None:
+        """Drop some."""
+        for handle in handles:
+            del self.by_handle[handle]
+        self.list_nodes()
+
+    def list_nodes(self) -> None:
+        """Have a step for each node of each Gaussian, in their order; again if nodes went."""
+        for table in self._steps.values():
+            table.keep(np.zeros(table.count, np.bool_))
+        for gaussian in self.by_handle.values():
+            for name, ids in gaussian.nodes.items():
+                nodes = self._nodes[name]
+                if name not in self._steps:
+                    factor = prior(nodes.node.python_type, noise="unit", name=f"step_of_{name}")
+                    self._steps[name] = FactorTable(traced_factor(factor))
+                steps = self._steps[name]
+                places = nodes.places(f"Gaussian, {nodes.title}", ids)
+                given = {"value": places, "expected": gaussian.values[name]}
+                reader = ArrayReader(self._backend, Precision.FLOAT64, check_values=False)
+                steps.add(read_factor(steps.given, given, {name: nodes.count}, reader))
+        self._linearizer.forget()
+
+    def touching(self, removed: Mapping[str, Flags]) -> list[int]:
+        """Handles of those that touch one of some nodes, flags by name of their type."""
+        return [
+            handle
+            for handle, gaussian in self.by_handle.items()
+            if any(
+                removed[name][self._nodes[name].places(f"Gaussian {handle}", ids)].any()
+                for name, ids in gaussian.nodes.items()
+                if name in removed
+            )
+        ]
+
+    def evaluate(self, values: Mapping[str, Rows]) -> dict[int, RowGroup]:
+        """Their rows by handle, at some values of the node types."""
+        if len(self.by_handle) == 0:
+            return {}
+        steps = {name: one[1] for name, one in self._linearizer.evaluate(values).items()}
+        used = dict.fromkeys(steps, 0)
+        found = {}
+        for handle, gaussian in self.by_handle.items():
+            residual, columns, entries = gaussian.residual, [], []
+            first = 0
+            for name, ids in gaussian.nodes.items():
+                part = slice(used[name], used[name] + len(ids))
+                used[name] = part.stop
+                group, dim = steps[name], self._nodes[name].dim
+                rows = gaussian.rows[:, first : first + dim * len(ids)]
+                first += dim * len(ids)
+                residual = residual + rows @ group.residual[part].ravel()
+                by_node = rows.reshape(len(rows), len(ids), dim)
+                turned = np.einsum("rkd,kde->rke", by_node, group.entries[part])
+                entries.append(turned.reshape(len(rows), -1))
+                columns.append(group.columns[part].ravel())
+            found[handle] = RowGroup(
+                residual[None], np.concatenate(columns)[None], np.concatenate(entries, axis=1)[None]
+            )
+        return found
+
+    def made(
+        self, groups: Sequence[RowGroup], removed: Mapping[str, Flags], num_unknowns: int
+    ) -> Gaussian | None:
+        """What rows tell of the nodes that stay; None: they depend on no such node.
+
+        Args:
+            groups: All rows that depend on a node that goes.
+            removed: By node type flags of those that go.
+            num_unknowns: Of all nodes.
+        """
+        if len(groups) == 0:
+            return None
+        columns = np.concatenate([group.columns.ravel() for group in groups])
+        uses = np.bincount(columns, minlength=num_unknowns)
+        taken: list[tuple[int, Ids]] = []
+        nodes: dict[str, Ids] = {}
+        values: dict[str, Rows] = {}
+        kept = []
+        for name, table in self._nodes.items():
+            unknowns = table.unknowns.column[:, None] + np.arange(table.dim)
+            flags = removed.get(name, np.zeros(table.count, np.bool_))
+            taken += [(int(uses[own[0]]), own) for own in unknowns[flags]]
+            beside = ~flags & (uses[unknowns[:, 0]] > 0)
+            if beside.any():
+                nodes[name] = table.numbers[beside]
+                values[name] = table.values.rows[beside]
+                kept.append(unknowns[beside].ravel())
+        if len(nodes) == 0:
+            return None
+        # those with few rows first, such as landmarks before the poses that see them
+        taken.sort(key=lambda one: one[0])
+        unknowns_taken = [own for _, own in taken]
+        return Gaussian(nodes, values, *eliminated(groups, unknowns_taken, np.concatenate(kept)))
