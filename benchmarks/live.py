@@ -165,7 +165,11 @@ def window(num_steps: int) -> list[Times]:
     problem.add_factors("start", given)
     times, bytes_before = [], 0
     for step in range(1, num_steps):
-        turn = 0.3 * np.sign(np.cross(true[:2], -true[2:])) if np.abs(true[2:]).max() > 5.0 else 0.0
+        turn = (
+            0.3 * np.sign(true[1] * true[2] - true[0] * true[3])
+            if np.abs(true[2:]).max() > 5.0
+            else 0.0
+        )
         turn = turn + 0.1 * rng.normal()
         motion = planar(np.array(0.5), np.array(0.0), np.array(turn))
         true = moved(true, motion)

@@ -1,6 +1,6 @@
 """`Problem`: nodes and factors that come and go, and values that follow."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from threading import RLock
 from typing import Any, TypeVar
@@ -9,12 +9,10 @@ import numpy as np
 from typing_extensions import Unpack
 
 from caspar.errors import InputError
-from caspar.frontend.factors.factor import Factor
-from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.live.gaussian import Gaussian
 from caspar.live.gaussians import Gaussians
 from caspar.live.incremental import Incremental, UpdateResult
-from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows
+from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows, empty_tables
 from caspar.options import (
     MAX_ITERATIONS,
     BackendChoice,
@@ -31,7 +29,6 @@ from caspar.solver.input.problem_reader import read_factor
 from caspar.solver.result.by_name import ByName, unknown_name
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
-from caspar.tracing import traced_factor
 
 Table = TypeVar("Table", NodeTable, FactorTable)
 
@@ -63,11 +60,8 @@ class Problem:
     def _begin(self, factors: Any, options: Mapping[str, Any]) -> None:
         self._solver = Solver(factors, **options)
         self._options, self._lock = options, RLock()
-        self._given = [factors] if isinstance(factors, Factor) else list(factors)
-        traced = [traced_factor(factor) for factor in self._given]
-        nodes = {one.name: one for factor in traced for one in _node_types(factor)}
-        self._nodes = {name: NodeTable(node) for name, node in nodes.items()}
-        self._factors = {factor.name: FactorTable(factor) for factor in traced}
+        self._given = factors
+        self._nodes, self._factors = empty_tables(factors)
         self._backend = select_backend(BackendChoice.CPU)
         self._gaussians = Gaussians(self._backend, self._nodes)
         self._incremental = Incremental(self._backend, self._nodes, self._factors, self._gaussians)
@@ -535,11 +529,6 @@ class Problem:
             self._nodes[name].keep(kept)
         self._gaussians.remove(gaussians)
         self._incremental.forget()
-
-
-def _node_types(factor: TracedFactor) -> Iterator[NodeType]:
-    for argument in factor.nodes:
-        yield argument.node_type
 
 
 def _found(tables: Mapping[str, Table], name: str, what: str) -> Table:

@@ -5,18 +5,20 @@ to row, so that a row is found by bisection.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import InputError
+from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.live.growing import GrowingRows
 from caspar.runtime.arrays import to_numpy
 from caspar.solver.input.factor_arrays import FactorArrays
+from caspar.tracing import traced_factor
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float64]
@@ -271,3 +273,21 @@ class FactorTable(Numbered):
             else:
                 found[argument.source] = rows
         return found
+
+
+def empty_tables(
+    factors: Sequence[Factor] | Factor,
+) -> tuple[dict[str, NodeTable], dict[str, FactorTable]]:
+    """The tables of node types and of factors, by name.
+
+    Raises:
+        FactorError: A factor cannot be traced.
+        InputError: A factor counts nodes by position.
+    """
+    given = [factors] if isinstance(factors, Factor) else factors
+    traced = [traced_factor(factor) for factor in given]
+    nodes = {one.node_type.name: one.node_type for factor in traced for one in factor.nodes}
+    return (
+        {name: NodeTable(node) for name, node in nodes.items()},
+        {factor.name: FactorTable(factor) for factor in traced},
+    )

@@ -96,6 +96,7 @@ TREE = {
         "docs/guide/calibration",
         "docs/guide/curve_fitting",
         "docs/guide/batches",
+        "docs/guide/live",
         "docs/guide/kernels",
         "docs/guide/interoperability",
     ),
