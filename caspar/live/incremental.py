@@ -35,6 +35,9 @@ MIN_LENGTH = 0.2
 MODEL_ROUNDING = 1e-6
 """By which a promise may be above all that there is."""
 
+MAX_PARTS = 100
+"""Parts of an evaluation from which on all of it is made anew: each new part takes a while."""
+
 NO_COST = 1e-12
 """Cost up to which rounding may be all of it."""
 
@@ -204,7 +207,7 @@ class Incremental:
     def current(self) -> Evaluated:
         """All factors at the current values; what is known is not evaluated again."""
         values = self.values()
-        if self._at is None:
+        if self._at is None or len(self._at.parts) > MAX_PARTS:
             self._at = self.evaluate(values)
         new = self._linearizer.evaluate(values, self._at.counts)
         for name, (costs, group) in new.items():
@@ -433,7 +436,8 @@ class Incremental:
         """
         groups = self.current().rows
         kept = KeptFactorization(groups, self.num_unknowns)
-        if not kept.is_definite:
+        is_singular = not kept.is_definite
+        if is_singular:
             kept = KeptFactorization(groups, self.num_unknowns, LEAST_DAMPING)
         found = {}
         for name, places in chosen.items():
@@ -444,7 +448,7 @@ class Incremental:
             scaled = blocks.diagonal(axis1=1, axis2=2) / kept.scales[unknowns] ** 2
             moves = table.free.rows[places]
             is_free = (moves > 0.0) & ~(scaled < MAX_VARIANCE)
-            if is_free.any():
+            if is_singular and is_free.any():
                 number = int(table.numbers[places[is_free.any(axis=1)][0]])
                 raise RankDeficiencyError(
                     f"covariance, {table.title}: the factors leave id {number} free in some "
