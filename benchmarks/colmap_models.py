@@ -26,7 +26,7 @@ import caspar.colmap
 from benchmarks.page import table
 from benchmarks.report import environment
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.pycolmap_options import options_of
+from caspar.colmap.arguments import options_of
 
 VERSION = pycolmap.__version__
 

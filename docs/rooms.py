@@ -48,7 +48,7 @@ def tree() -> str:
 
 def picture() -> str:
     """An arrow goes from a room to what it imports, but for arrows that others imply."""
-    from caspar.inspect.pictures.layout import place
+    from caspar.inspect.pictures.draw_graph import place
     from caspar.inspect.pictures.svg import Drawing, text_width
 
     edges = _reduced(_room_imports())

@@ -126,7 +126,7 @@ ROOMS = {
 MAX_FILES = 12
 """In a folder, besides its `__init__`."""
 
-MAX_IMPORTED = 15
+MAX_IMPORTED = 18
 """Modules of the package that a module imports at its top; `caspar/__init__.py` gathers all public
 names."""
 
@@ -161,12 +161,12 @@ MAX_PLAIN = 250
 # Modules that import public names, or what exists on some machines only, inside a function.
 LAZY_MODULES = (
     "__init__.py",
-    "inspect/pictures/layout.py",
+    "inspect/pictures/draw_graph.py",
     "runtime/cpu/supernodal.py",
     "runtime/cuda/direct/cudss.py",
     "runtime/cuda/loop/repeat.py",
     "runtime/cuda/nccl.py",
-    "runtime/nvidia/cupy_cache.py",
+    "runtime/nvidia/probe.py",
     "runtime/nvidia/probe.py",
     "runtime/nvidia/toolkit.py",
     "rerun/logger.py",

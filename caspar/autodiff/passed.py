@@ -2,6 +2,9 @@
 
 Input: a kernel or a factor with its arguments. Output: a `Passed`. Once for each call; a factor is
 turned into a kernel once.
+
+Also here: the residual of a factor as a kernel that writes a row for each instance. Once for a
+factor.
 """
 
 import difflib
@@ -12,17 +15,77 @@ from typing import Any
 import numpy as np
 
 from caspar.autodiff.call import Call, Derivable
-from caspar.autodiff.residual_kernel import residual_kernel
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import term_names
-from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
+from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.frontend.kernels.pulled import with_plain_rows
-from caspar.frontend.kernels.trace import TracedKernel
+from caspar.frontend.kernels.trace import KernelInput, KernelOutput, KernelPart, TracedKernel
 from caspar.kernels.call.call import arguments_by_name, targets_by_name
 from caspar.kernels.call.calls import CallChoices
 from caspar.kernels.kernel import Kernel
+from caspar.memory.access import ReadAccessor
+from caspar.memory.patterns import (
+    ReadIndexed,
+    ReadPair,
+    ReadSequential,
+    ReadShared,
+    ReadUnique,
+    WriteSequential,
+)
 from caspar.tracing import traced_factor
+
+RESIDUAL = "residual"
+"""The output; with an underscore or more behind it if an argument has this name."""
+
+_ACCESSES: dict[ArgumentKind, ReadAccessor] = {
+    ArgumentKind.NODE_SHARED: ReadShared(),
+    ArgumentKind.NODE_UNIQUE: ReadUnique(),
+    ArgumentKind.NODE_PAIR: ReadPair(),
+    ArgumentKind.CONST_SEQUENTIAL: ReadSequential(),
+    ArgumentKind.CONST_INDEXED: ReadIndexed(),
+    ArgumentKind.CONST_UNIQUE: ReadUnique(),
+}
+
+
+def residual_kernel(factor: TracedFactor) -> TracedKernel:
+    """Items are instances; neither weight nor loss count.
+
+    Args:
+        factor: The factor.
+    """
+    by_source: dict[str, list[Argument]] = {}
+    for one in factor.arguments:
+        by_source.setdefault(one.source, []).append(one)
+    name = RESIDUAL
+    while name in by_source:
+        name += "_"
+    rows = tuple(factor.residual)
+    output = KernelOutput(name, WriteSequential(), "residual", len(rows), (), False, rows)
+    inputs = tuple(_input(source, halves) for source, halves in by_source.items())
+    return TracedKernel(factor.name, factor.location, inputs, (output,), None, factor.lines)
+
+
+def _input(source: str, halves: Sequence[Argument]) -> KernelInput:
+    """An argument; a pair has two halves."""
+    first = halves[0]
+    access = _ACCESSES[first.kind]
+    parts = tuple(
+        KernelPart(one.value_name, access.half(successor=one.successor), tuple(one.symbols))
+        for one in halves
+    )
+    return KernelInput(
+        source,
+        access,
+        "" if first.node is None else first.node.name,
+        first.storage_dim,
+        first.unit_ranges,
+        first.matrix_shape,
+        False,
+        first.symbolic,
+        parts,
+    )
+
 
 MAX_KEPT = 64
 """Kernels and factors whose derivatives are kept; then all are forgotten."""

@@ -1,20 +1,159 @@
 """What callers pass, in any of its forms, as caspar's own.
 
 Models, options, config and priors may be caspar's or pycolmap's.
+
+Also here: pycolmap's options, config and pose priors as caspar's own.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from caspar.colmap import pycolmap_objects, pycolmap_options
+import numpy as np
+
+from caspar.colmap import pycolmap_objects
 from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions
 from caspar.colmap.files.folder import read_model
-from caspar.colmap.model import Model
+from caspar.colmap.model import Model, SensorType
 from caspar.colmap.prepare import Request
 from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
 from caspar.colmap.pycolmap_objects import is_pycolmap
 from caspar.errors import InputError, OptionError
+
+_SAME_OPTIONS = (
+    *("refine_focal_length", "refine_principal_point", "refine_extra_params"),
+    *("refine_rig_from_world", "refine_sensor_from_rig", "constant_rig_from_world_rotation"),
+    *("refine_points3D", "min_track_length"),
+)
+
+_COUNTING = (
+    *_SAME_OPTIONS,
+    "backend",  # caspar takes its place
+    "print_summary",  # nothing is printed but by `print(summary)`
+    "ceres.loss_function_type",
+    "ceres.loss_function_scale",
+    "ceres.use_gpu",  # a GPU is used if there is one
+    "ceres.solver_options.max_num_iterations",
+    "ceres.solver_options.max_solver_time_in_seconds",
+    "ceres.solver_options.function_tolerance",
+    "ceres.solver_options.initial_trust_region_radius",
+)
+"""Options that count, or whose meaning caspar has anyway."""
+
+_COUNTING_OF_PRIORS = (
+    "prior_position_fallback_stddev",
+    "ceres.prior_position_loss_function_type",
+    "ceres.prior_position_loss_scale",
+    "alignment_ransac.max_error",
+)
+
+
+def options_of(given: Any) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
+    """Read a `pycolmap.BundleAdjustmentOptions`.
+
+    Returns:
+        The options, and a warning for those that have no effect.
+
+    Raises:
+        OptionError: It is of a version of pycolmap before 4.
+    """
+    if not hasattr(given, "ceres"):
+        raise OptionError("options of pycolmap before version 4 cannot be read; install pycolmap 4")
+    same = {name: getattr(given, name) for name in _SAME_OPTIONS if hasattr(given, name)}
+    solver, usual = given.ceres.solver_options, type(given)().ceres.solver_options
+    chosen = {}
+    if solver.max_solver_time_in_seconds < usual.max_solver_time_in_seconds:
+        chosen["max_time_s"] = solver.max_solver_time_in_seconds
+    if solver.function_tolerance > 0:
+        chosen["cost_tolerance"] = solver.function_tolerance
+    if solver.initial_trust_region_radius != usual.initial_trust_region_radius:
+        chosen["initial_damping"] = 1 / solver.initial_trust_region_radius
+    options = BundleAdjustmentOptions(
+        **same,
+        loss_function_type=given.ceres.loss_function_type.name,
+        loss_function_scale=given.ceres.loss_function_scale,
+        max_num_iterations=solver.max_num_iterations,
+        solve_options=chosen,
+    )
+    return options, _without_effect("options", given, _COUNTING)
+
+
+def pose_prior_options_of(given: Any) -> tuple[PosePriorOptions, tuple[str, ...]]:
+    """Read a `pycolmap.PosePriorBundleAdjustmentOptions`.
+
+    Returns:
+        The options, and a warning for those that have no effect.
+    """
+    max_error = given.alignment_ransac.max_error
+    options = PosePriorOptions(
+        prior_position_fallback_stddev=given.prior_position_fallback_stddev,
+        prior_position_loss_function_type=given.ceres.prior_position_loss_function_type.name,
+        prior_position_loss_scale=given.ceres.prior_position_loss_scale,
+        alignment_max_error=max_error if max_error > 0 else None,
+    )
+    return options, _without_effect("pose_prior_options", given, _COUNTING_OF_PRIORS)
+
+
+def config_of(given: Any) -> BundleAdjustmentConfig:
+    """Read a `pycolmap.BundleAdjustmentConfig`; COLMAP's adjusters remove no observations."""
+    sensors = frozenset(one.id for one in given.constant_sensor_from_rig_poses)
+    return BundleAdjustmentConfig(
+        images=frozenset(given.images),
+        constant_cam_intrinsics=frozenset(given.constant_cam_intrinsics),
+        constant_rig_from_world_poses=frozenset(given.constant_rig_from_world_poses),
+        constant_sensor_from_rig_poses=sensors,
+        constant_points=frozenset(given.constant_points),
+        variable_points=frozenset(given.variable_points),
+        fixed_gauge=given.fixed_gauge.name,
+        filter_negative_depth=False,
+    )
+
+
+def pose_priors_of(given: Sequence[Any]) -> PosePriors:
+    """Read a list of `pycolmap.PosePrior`; those of other sensors than cameras are left out.
+
+    Raises:
+        OptionError: Positions are latitudes and longitudes.
+    """
+    camera = SensorType.CAMERA
+    priors = [one for one in given if int(one.corr_data_id.sensor_id.type) == camera]
+    if any(one.coordinate_system.name == "WGS84" and one.has_position() for one in priors):
+        raise OptionError(
+            "pose_priors: positions are in WGS84; convert them to metres first, by "
+            "pycolmap.GPSTransform or caspar.colmap.PosePriors.from_gps"
+        )
+    # not all of a covariance may be there
+    covariances = [
+        one.position_covariance if one.has_position_cov() else np.full((3, 3), np.nan)
+        for one in priors
+    ]
+    return PosePriors(
+        np.array([one.corr_data_id.id for one in priors], np.int64),
+        np.array([one.position for one in priors], np.float64).reshape(-1, 3),
+        np.array(covariances, np.float64).reshape(-1, 3, 3),
+        np.array([one.gravity for one in priors], np.float64).reshape(-1, 3),
+    )
+
+
+def _without_effect(name: str, given: Any, counting: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning that names the options that were changed and do not count."""
+    usual = dict(_flat(type(given)().todict()))
+    changed = [
+        f"{option}={value!r}"
+        for option, value in _flat(given.todict())
+        if option not in counting and usual.get(option) != value
+    ]
+    if len(changed) == 0:
+        return ()
+    return (f"{name} of pycolmap that have no effect: {', '.join(changed)}",)
+
+
+def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def model_given(given: Any) -> Model:
@@ -70,7 +209,7 @@ def _options(given: Any) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
     if given is None:
         return BundleAdjustmentOptions(), ()
     if is_pycolmap(given, "BundleAdjustmentOptions"):
-        return pycolmap_options.options_of(given)
+        return options_of(given)
     if isinstance(given, BundleAdjustmentOptions):
         return given, ()
     raise OptionError(
@@ -83,7 +222,7 @@ def _config(given: Any) -> BundleAdjustmentConfig:
     if given is None:
         return BundleAdjustmentConfig()
     if is_pycolmap(given, "BundleAdjustmentConfig"):
-        return pycolmap_options.config_of(given)
+        return config_of(given)
     if isinstance(given, BundleAdjustmentConfig):
         return given
     raise OptionError(
@@ -96,7 +235,7 @@ def _pose_priors(given: Any) -> PosePriors:
     if isinstance(given, PosePriors):
         return given
     if isinstance(given, Sequence) and all(is_pycolmap(one, "PosePrior") for one in given):
-        return pycolmap_options.pose_priors_of(given)
+        return pose_priors_of(given)
     raise InputError(
         f"pose_priors is a {type(given).__name__}; it must be a caspar.colmap.PosePriors or a list "
         "of pycolmap.PosePrior"
@@ -107,7 +246,7 @@ def _pose_prior_options(given: Any) -> tuple[PosePriorOptions, tuple[str, ...]]:
     if given is None:
         return PosePriorOptions(), ()
     if is_pycolmap(given, "PosePriorBundleAdjustmentOptions"):
-        return pycolmap_options.pose_prior_options_of(given)
+        return pose_prior_options_of(given)
     if isinstance(given, PosePriorOptions):
         return given, ()
     raise OptionError(

@@ -2,6 +2,8 @@
 
 Input: checked arrays. Output: contiguous rows of those that exist. Ids and handles ascend from row
 to row, so that a row is found by bisection.
+
+Also here: arrays that grow at their end and lose rows anywhere.
 """
 
 import copy
@@ -9,16 +11,73 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
-from caspar.live.growing import GrowingRows
 from caspar.runtime.arrays import to_numpy
 from caspar.solver.input.factor_arrays import FactorArrays
 from caspar.tracing import traced_factor
+
+MIN_CAPACITY = 16
+
+
+class GrowingRows:
+    """(count, width) rows in memory for more.
+
+    Args:
+        width: Scalars of a row.
+        dtype: Their type.
+
+    Attributes:
+        count: Rows in use.
+    """
+
+    def __init__(self, width: int, dtype: DTypeLike = np.float64) -> None:
+        self.count = 0
+        self._memory: NDArray[Any] = np.zeros((MIN_CAPACITY, width), dtype)
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """(count, width), a view that the next growth leaves behind."""
+        return self._memory[: self.count]
+
+    @property
+    def column(self) -> NDArray[Any]:
+        """(count,), a view of the first column."""
+        return self._memory[: self.count, 0]
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit without moving."""
+        return len(self._memory)
+
+    @property
+    def memory(self) -> NDArray[Any]:
+        """(capacity, width): zeros or former rows behind those in use."""
+        return self._memory
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Add (k, width) rows, or (k,) of one column."""
+        end = self.count + len(rows)
+        if end > self.capacity:
+            # half as much again, so that a row is moved three times at most on average
+            grown = np.zeros((max(end, self.capacity * 3 // 2), self._memory.shape[1]))
+            grown = grown.astype(self._memory.dtype)
+            grown[: self.count] = self.rows
+            self._memory = grown
+        self._memory[self.count : end] = rows.reshape(len(rows), -1)
+        self.count = end
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Drop the rows that are not kept, (count,); the others stay in order."""
+        remaining = self.rows[kept]
+        self._memory[: len(remaining)] = remaining
+        self._memory[len(remaining) : self.count] = 0
+        self.count = len(remaining)
+
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float64]

@@ -2,29 +2,249 @@
 
 Each device here has a `KeptSystem` for its part. Several devices are those of one process, or one
 of each of several processes.
+
+Also here: what a device makes before it iterates, and keeps for the next solves.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from caspar.driver import SolverDesign
 from caspar.equations.solver_form import eliminable_types
-from caspar.errors import GroupError, UnsuitedError
+from caspar.errors import BackendError, GroupError, UnsuitedError
 from caspar.options import LinearSolverChoice
-from caspar.progress import showing
+from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
-from caspar.solver.kept_system import KeptSystem
+from caspar.solver.input.problem import Problem
+from caspar.solver.linear.method import LinearSystem
+from caspar.solver.linear.methods import make_solvers
 from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.plan.kernel_library import KernelLibrary
+from caspar.solver.plan.plan import Plan
+from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
+from caspar.solver.plan.shard import Shard
 from caspar.solver.shards.crew import Crew
 from caspar.solver.shards.share import Reading, Share
+from caspar.solver.solver_kernels import SolverKernels
+from caspar.solver.system.phases import bound_phases
 
 if TYPE_CHECKING:
     from caspar.solver.shards.devices import Devices
     from caspar.solver.shards.team import Team
+
+
+Signature = tuple[object, ...]
+"""What two problems of the same structure have in common."""
+
+MAX_KEPT = 4
+"""Systems of small problems that are kept: a loop often alternates between a few structures."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A system that is kept.
+
+    Attributes:
+        signature: Of the problem it was made for.
+        system: Its launches and memory.
+        is_small: Whether it is kept beside others.
+    """
+
+    signature: Signature
+    system: NormalEquations
+    is_small: bool
+
+
+class KeptSystem:
+    """Kernels of a recipe on one device, and the systems of the last solves.
+
+    Args:
+        backend: Where they run.
+        recipe: What the user chose.
+
+    Attributes:
+        recipe: The same.
+        kernels: How they are made, and which are loaded.
+
+    Raises:
+        UnsuitedError: The linear solver is not for such factors.
+    """
+
+    def __init__(self, backend: Backend, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.kernels = SolverKernels(backend, recipe)
+        self._backend = backend
+        self._bound: list[tuple[KernelLibrary, tuple[bool, ...]]] = []
+        self._lock = Lock()
+        # the most recently used one is last
+        self._kept: list[_Kept] = []
+        self._num_releases = 0
+
+    def release(self) -> None:
+        """Forget all systems, also where a solve has not ended."""
+        with self._lock:
+            self._kept.clear()
+            self._num_releases += 1
+
+    def make_room(self) -> None:
+        """Forget the system of a large problem."""
+        with self._lock:
+            self._kept = [one for one in self._kept if one.is_small]
+
+    def memory_table(self) -> str | None:
+        """What is kept of the last solve, and that there is more; None before it."""
+        with self._lock:
+            if len(self._kept) == 0:
+                return None
+            *others, last = (one.system for one in self._kept)
+            return last.memory_table(others)
+
+    @property
+    def device(self) -> str:
+        """The device, in words."""
+        return self._backend.device
+
+    def trim(self) -> None:
+        """Give memory of the device back that nobody uses."""
+        with self._backend.scope():
+            self._backend.trim()
+
+    @contextmanager
+    def system(self, problem: Problem, shard: Shard | None = None) -> Iterator[NormalEquations]:
+        """The linearised problem, with the values of `problem` loaded.
+
+        It belongs to the caller until the context ends; another thread gets one of its own. It is
+        kept also where a callback raises, but not where the device or its memory fails.
+
+        Args:
+            problem: The problem, or a part of it.
+            shard: Which part, and what it knows of the whole; None: it is all of it.
+        """
+        with self._lock:
+            last = self._kept.pop() if len(self._kept) > 0 else None
+            num_releases = self._num_releases
+        kept = None if last is None else self._found(last, problem, shard)
+        if kept is None:
+            # the old arena of a large problem is let go of before the new one is allocated
+            last = None
+            with phase("setting up"):
+                kept = self._make(problem, shard)
+        elif shard is not None and kept.system.plan.shard is not None:
+            kept.system.plan.shard.take_over(shard)
+        kept.system.load(problem)
+        # a part's arrays may have been made for this
+        del problem
+        is_usable = True
+        try:
+            yield kept.system
+        except (BackendError, MemoryError):
+            is_usable = False
+            raise
+        finally:
+            with self._lock:
+                if is_usable and self._num_releases == num_releases:
+                    beside = [one for one in self._kept if one.is_small and kept.is_small]
+                    self._kept = [*beside[-MAX_KEPT + 1 :], kept]
+
+    def _found(self, last: _Kept, problem: Problem, shard: Shard | None) -> _Kept | None:
+        """The system of a problem of the same structure; `last` is kept if it is another one."""
+        indexed = problem.with_indices(last.system.uploader())
+        signature = self._signature(indexed, shard)
+        if last.signature == signature:
+            return last
+        with self._lock:
+            if last.is_small:
+                self._kept.append(last)
+            found = next((one for one in self._kept if one.signature == signature), None)
+            if found is not None:
+                self._kept.remove(found)
+        return found
+
+    def _make(self, problem: Problem, shard: Shard | None) -> _Kept:
+        counts: Mapping[str, int] = problem.counts
+        instances: Mapping[str, int] = problem.num_instances
+        num_items = sum(counts.values()) + sum(instances.values())
+        is_small = shard is None and num_items <= self.recipe.limits.max_items_beside
+        if not is_small:
+            with self._lock:
+                self._kept.clear()
+            self._backend.trim()
+        if shard is not None:
+            counts, instances = shard.counts, shard.instances
+        limits, design = self.recipe.limits, self.kernels.design(counts, instances)
+        library, form = self.kernels.library_for(design, problem), design.form
+        indexed = problem.with_indices(self._backend.upload)
+        signature = self._signature(indexed, shard)
+        present = [one for one in design.factors if problem.factors[one.name].count > 0]
+        in_order = () if shard is None else shard.in_order
+        factors = plan_factors(library, form, present, indexed, limits, in_order)
+        # the plan has indices of its own
+        del indexed
+        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, limits, shard)
+        plan = make_plan(library, design.types, factors, nodes, limits, shard)
+        system = self._renewed(design, plan) if is_small else None
+        if system is None:
+            system = self._timed(design, plan)
+        return _Kept(signature, system, is_small)
+
+    def _renewed(self, design: SolverDesign, plan: Plan) -> NormalEquations | None:
+        """A system that is kept and that has taken a plan; None: one has to be made."""
+        with self._lock:
+            if len(self._kept) < MAX_KEPT:
+                return None
+            kind = plan.kind
+            of_kind = (one for one in self._kept if one.system.plan.kind == kind)
+            oldest = next(of_kind, self._kept[0])
+            self._kept.remove(oldest)
+        load = partial(self.kernels.load, design, plan.library)
+        is_renewed = oldest.system.renewed(
+            plan,
+            lambda binder, phases, usual: make_solvers(
+                LinearSystem(self.recipe, design, plan, binder, phases, load, usual)
+            ),
+        )
+        return oldest.system if is_renewed else None
+
+    def _timed(self, design: SolverDesign, plan: Plan) -> NormalEquations:
+        """A new system; what it has compiled counts as compiling."""
+        library, nodes = plan.library, plan.nodes
+        start, known_s = time.perf_counter(), self.kernels.compile_time_s
+        reductions_s = library.reductions_time_s
+        made = self._bind(design, plan)
+        if made.is_direct:
+            # the analysis of the matrix is not compiling
+            self.kernels.compile_time_s += library.reductions_time_s - reductions_s
+        elif (bound := (library, tuple(node.has_many_slots for node in nodes))) not in self._bound:
+            # loops and reductions are compiled for the first structure
+            self.kernels.compile_time_s = known_s + time.perf_counter() - start
+            self._bound.append(bound)
+        return made
+
+    def _bind(self, design: SolverDesign, plan: Plan) -> NormalEquations:
+        load = partial(self.kernels.load, design, plan.library)
+        binder, phases = bound_phases(plan)
+        system = LinearSystem(self.recipe, design, plan, binder, phases, load)
+        return NormalEquations(plan, binder, phases, make_solvers(system))
+
+    def _signature(self, problem: Problem, shard: Shard | None) -> Signature:
+        indices = []
+        sizes: list[object] = [(name, rows.shape) for name, rows in problem.values.items()]
+        sizes.append(None if shard is None else shard.key)
+        for name, factor in problem.factors.items():
+            sizes.append((name, factor.count))
+            indices += [index for index in factor.nodes.values() if index is not None]
+            for source, constant in factor.constants.items():
+                sizes.append((name, source, constant.rows.shape))
+                if constant.index is not None:
+                    indices.append(constant.index)
+        return (*sizes, self._backend.checksum(indices))
+
 
 Entered = AbstractContextManager[NormalEquations]
 

@@ -16,13 +16,13 @@ from caspar.colmap import (
     read_model,
     write_model,
 )
-from caspar.colmap.pycolmap_objects import model_of
-from caspar.colmap.pycolmap_options import (
+from caspar.colmap.arguments import (
     config_of,
     options_of,
     pose_prior_options_of,
     pose_priors_of,
 )
+from caspar.colmap.pycolmap_objects import model_of
 from caspar.errors import OptionError
 from tests.colmap.models import CERES, ROOT, SYNTHETIC, equal_arrays, packed, synthetic
 

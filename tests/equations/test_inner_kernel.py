@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import caspar
 from caspar.equations.factor_builder import SharedSums
 from caspar.equations.factor_kernels import factor_kernels
-from caspar.equations.inner_kernel import DAMPING_GROWTH, SMALLEST_RAISED
+from caspar.equations.schur_kernels import DAMPING_GROWTH, SMALLEST_RAISED
 from caspar.equations.solver_form import solver_form
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import NodeType, trace

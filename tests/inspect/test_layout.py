@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from caspar.errors import BackendError
-from caspar.inspect.pictures.layout import GAP, LAYER_HEIGHT, Placement, place
+from caspar.inspect.pictures.draw_graph import GAP, LAYER_HEIGHT, Placement, place
 
 Edges = list[tuple[int, int]]
 

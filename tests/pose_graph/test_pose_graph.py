@@ -14,8 +14,8 @@ from caspar.io import PoseGraph, read_g2o, read_pose_graph, write_g2o
 from caspar.io.graphs.pose_graph import SensorEdges, no_sensor_edges
 from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
 from caspar.pose_graph import chi2, chi2_by_kind, problem, solve, start_poses
-from caspar.pose_graph.grow import can_grow, part_of
 from caspar.pose_graph.problem import connected_parts
+from caspar.pose_graph.start import can_grow, part_of
 from examples import landmark_map
 from tests.io.g2o_files import DATA
 from tests.io.graph_files import PLANE, SPACE

@@ -6,8 +6,8 @@ import pytest
 
 import caspar
 from caspar.solver.linear import methods
-from caspar.solver.linear.gradients import GRADIENTS, ConjugateGradients
 from caspar.solver.linear.method import LinearSystem
+from caspar.solver.linear.methods import GRADIENTS, ConjugateGradients
 from tests.solver.linear.linear_cases import MIXES, problem_of
 from tests.solver.solving import assert_same_values
 

@@ -2,27 +2,299 @@
 
 Once for each call. `KernelCalls` keeps what calls of one kernel have in common: its compiled forms
 and the recipes of earlier calls.
+
+Also here: calls like an earlier one: the same launches with other addresses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from caspar.arrays.blocked_array import BlockedArray
+from caspar.arrays.convert import conversion_launch
 from caspar.arrays.passed import is_array
-from caspar.frontend.kernels.trace import KernelOutput, TracedKernel
+from caspar.arrays.shared_indices import SharedIndices, check_range
+from caspar.frontend.kernels.trace import KernelOutput, TracedKernel, kernel_argument
 from caspar.kernels.call.call import call_options, operands_of
 from caspar.kernels.call.compiled import KernelCache
 from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan, plan_call
-from caspar.kernels.call.recipes import RecipeBook
 from caspar.kernels.call.signature import CallSignature, call_signature
-from caspar.memory.array import Array
-from caspar.runtime.arrays import HOST, as_library, location
+from caspar.memory.array import Array, address
+from caspar.memory.conversion import Direction
+from caspar.memory.layout import rows_are_blocked
+from caspar.runtime.arrays import HOST, as_library, library_of, location, to_library
+from caspar.runtime.backend import Backend, Launch
+
+MAX_RECIPES = 64
+"""Ways of calling a kernel that are kept; then all are forgotten."""
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Memory that each call takes anew: of an output, or of rows that are converted.
+
+    Attributes:
+        shape: (num_scalars,) of a buffer, (n, dim) of rows.
+        dtype: NumPy name.
+        clear: Whether it begins with zeros.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    clear: bool = False
+
+
+@dataclass(frozen=True)
+class _Result:
+    """An output.
+
+    Attributes:
+        name: The output.
+        memory: Which of the memories of a call holds it; None of an array that was passed.
+        dim: Scalars of an object.
+        length: Objects.
+        shape: Of rows; None where it is a blocked array.
+        library: Of rows: `numpy`, `cupy` or `torch`.
+    """
+
+    name: str
+    memory: int | None
+    dim: int
+    length: int
+    shape: tuple[int, ...] | None
+    library: str = ""
+
+
+Places = tuple[tuple[Launch, int], ...]
+"""Launches, and which of their parameters an address goes to."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The launches of a call, and where addresses go.
+
+    Attributes:
+        backend: Where it runs.
+        launches: In order: rows to blocked arrays, the kernel, what completes it, back to rows.
+        memories: What each call takes anew.
+        places: Of each array of the signature, then of each memory.
+        results: All outputs in order.
+        keep_alive: Indices that the signature's key names by identity.
+        lock: Held while addresses are written and used.
+    """
+
+    backend: Backend
+    launches: tuple[Launch, ...]
+    memories: tuple[_Memory, ...]
+    places: tuple[Places, ...]
+    results: tuple[_Result, ...]
+    keep_alive: tuple[SharedIndices, ...]
+    lock: Any = field(default_factory=Lock)
+
+    def run(self, signature: CallSignature) -> list[Any]:
+        """Run on the arrays of a call with this signature; returns the outputs in order."""
+        xp = self.backend.xp
+        made = [
+            (xp.zeros if one.clear else xp.empty)(one.shape, one.dtype) for one in self.memories
+        ]
+        with self.lock:
+            for array, places in zip((*signature.arrays, *made), self.places, strict=True):
+                where = address(array)
+                for launch, number in places:
+                    launch.set_address(number, where)
+            for launch in self.launches:
+                launch.run()
+        return [
+            signature.outputs[one.name] if one.memory is None else _as_result(one, made[one.memory])
+            for one in self.results
+        ]
+
+
+def _as_result(result: _Result, memory: Array) -> Any:
+    if result.shape is None:
+        return BlockedArray(memory, result.dim, result.length, 0, result.length)
+    return to_library(memory.reshape(result.shape), result.library)
+
+
+class _Writer:
+    """Writes the recipe of a planned call: which launches, and where each array goes."""
+
+    def __init__(self, signature: CallSignature, plan: CallPlan) -> None:
+        self._signature = signature
+        self._plan = plan
+        self.before: list[Launch] = []
+        self.after: list[Launch] = []
+        self.memories: list[_Memory] = []
+        self.results: list[_Result] = []
+        bound = [
+            one for launch in plan.launches for one in launch.values if not isinstance(one, int)
+        ]
+        # an index of another library is another object here, in the same memory
+        self._holders = [
+            [array, *(one for one in bound if address(one) == address(array))]
+            for array in signature.arrays
+        ]
+        self._memory_holders: list[list[Array]] = []
+
+    def recipe(self, given: Sequence[Any]) -> Recipe | None:
+        """The recipe; None where the call cannot be repeated without planning.
+
+        Args:
+            given: What the call returned for each output.
+        """
+        plan, signature = self._plan, self._signature
+        if not all(map(self._passes_index, signature.indexed)):
+            return None
+        if not all(self._read(number, name) for number, name in signature.rows):
+            return None
+        if not all(map(self._write, plan.outputs, given)):
+            return None
+        launches = [*self.before, *plan.launches, *self.after]
+        arrays = [one for holders in (*self._holders, *self._memory_holders) for one in holders]
+        # what is kept must not keep the arrays of this call alive
+        kept = [launch.without(arrays) for launch in launches]
+        places = tuple(
+            tuple(
+                (mine, number)
+                for launch, mine in zip(launches, kept, strict=True)
+                for number, value in enumerate(launch.values)
+                if any(value is holder for holder in holders)
+            )
+            for holders in (*self._holders, *self._memory_holders)
+        )
+        if any(len(found) == 0 for found in places):
+            return None  # an argument that is not used, or was converted
+        return Recipe(
+            plan.backend,
+            tuple(kept),
+            tuple(self.memories),
+            places,
+            tuple(self.results),
+            signature.prepared,
+        )
+
+    def _passes_index(self, name: str) -> bool:
+        """Whether the kernel gets an argument's index, rather than something made of it."""
+        assert self._plan.kernel is not None
+        arg = kernel_argument(name)
+        params = self._plan.kernel.source.params
+        return any(param.arg == arg and param.field == "index" for param in params)
+
+    def _memory(self, shape: tuple[int, ...], holder: Array, clear: bool = False) -> int:
+        self.memories.append(_Memory(shape, self._plan.dtype.value, clear))
+        self._memory_holders.append([holder])
+        return len(self.memories) - 1
+
+    def _read(self, number: int, name: str) -> bool:
+        """Rows that are read: as they lie, or through a blocked array of the call's own."""
+        rows, blocked = self._signature.arrays[number], self._plan.inputs[name]
+        if type(rows) is not self._plan.backend.xp.ndarray or rows.dtype != blocked.dtype:
+            return False
+        if address(blocked.buffer) == address(rows):
+            self._holders[number].append(blocked.buffer)
+            return True
+        if rows_are_blocked(blocked.dim, blocked.scalar):
+            return False
+        lying = rows.reshape(-1, blocked.dim)
+        self._holders[number].append(lying)
+        self.before.append(conversion_launch(Direction.PACK, lying, blocked.binding(), blocked.dim))
+        self._memory((int(blocked.buffer.shape[0]),), blocked.buffer)
+        return True
+
+    def _write(self, name: str, given: Any) -> bool:
+        """An output: one that was passed, a blocked array, or rows."""
+        plan, blocked = self._plan, self._plan.outputs[name]
+        clear = plan.arguments[name].access.begins_with_zeros
+        shape = None if isinstance(given, BlockedArray) else getattr(given, "shape", None)
+        library = library_of(given)
+        if name in self._signature.outputs:
+            self.results.append(_Result(name, None, blocked.dim, len(blocked), None))
+            return True
+        if shape is None and not isinstance(given, BlockedArray):
+            return False
+        number = self._memory((int(blocked.buffer.shape[0]),), blocked.buffer, clear)
+        if shape is not None:
+            own = plan.backend.xp.__name__
+            if library not in ((own, "torch") if own == "cupy" else (own,)):
+                return False
+            if len(plan.arguments[name].matrix_shape) > 0 or len(blocked) == 0:
+                return False
+            if not rows_are_blocked(blocked.dim, blocked.scalar):
+                rows = plan.backend.xp.empty((len(blocked), blocked.dim), blocked.dtype)
+                self.after.append(
+                    conversion_launch(Direction.UNPACK, rows, blocked.binding(), blocked.dim)
+                )
+                number = self._memory((len(blocked), blocked.dim), rows)
+        rows_shape = None if shape is None else tuple(shape)
+        self.results.append(_Result(name, number, blocked.dim, len(blocked), rows_shape, library))
+        return True
+
+
+class RecipeBook:
+    """The recipes of one kernel.
+
+    Args:
+        kernel: Its name, for errors.
+    """
+
+    def __init__(self, kernel: str) -> None:
+        self._kernel = kernel
+        self._recipes: dict[tuple[Any, ...], Recipe] = {}
+
+    def find(self, signature: CallSignature, *, check: bool) -> Recipe | None:
+        """The recipe for a call, if there is one; indices are checked.
+
+        Raises:
+            InputError: An index out of range.
+        """
+        recipe = self._recipes.get(signature.key)
+        if recipe is None or _overlap(signature):
+            return None
+        if check:
+            for where, index, size in signature.indices:
+                check_range(recipe.backend, f"kernel {self._kernel}, {where}", index, size)
+        return recipe
+
+    def keep(
+        self, signature: CallSignature, plan: CallPlan, given: Sequence[Any], *, check: bool
+    ) -> None:
+        """Make a recipe of a planned call, where that can be.
+
+        Args:
+            signature: Of the call.
+            plan: What was planned for it.
+            given: What the call returned for each output.
+            check: Whether indices are tested: for repetition that takes planning.
+        """
+        unique = any(one.access.needs_unique_index for one in plan.arguments.values())
+        if plan.count == 0 or (check and unique):
+            return
+        recipe = _Writer(signature, plan).recipe(given)
+        if recipe is None:
+            return
+        if len(self._recipes) >= MAX_RECIPES:
+            self._recipes.clear()
+        self._recipes[signature.key] = recipe
+
+
+def _overlap(signature: CallSignature) -> bool:
+    """Whether what is written may share memory with something else."""
+    if len(signature.written) == 0:
+        return False
+    bounds = [(address(array), address(array) + array.nbytes) for array in signature.arrays]
+    return any(
+        bounds[number][0] < stop and start < bounds[number][1]
+        for number in signature.written
+        for other, (start, stop) in enumerate(bounds)
+        if other != number
+    )
+
 
 _OPTION_TYPES = (int, bool, str, type(None))
 """Of the options of calls that may be like an earlier one."""

@@ -25,9 +25,8 @@ from caspar.solver.covariance.covariance import (
     node_infos,
     note_standard_errors,
 )
-from caspar.solver.covariance.free_directions import find_free_directions
 from caspar.solver.covariance.inverses import choose_inverse
-from caspar.solver.covariance.marginals import Marginals
+from caspar.solver.covariance.marginals import Marginals, find_free_directions
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 from caspar.solver.normal.jacobians import (

@@ -10,8 +10,7 @@ import sympy
 
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
-from caspar.frontend.symbolic.lower import function_name
-from caspar.frontend.symbolic.lower_rules import NUMBER_RULES, TRUTH_RULES
+from caspar.frontend.symbolic.lower import NUMBER_RULES, TRUTH_RULES, function_name
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_program
 from caspar.passes.pipeline import compile_graph

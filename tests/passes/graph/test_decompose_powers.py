@@ -15,8 +15,7 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.verify import verify_graph
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
-from caspar.passes.graph.decompose_powers import decompose_powers
-from caspar.passes.graph.power_plans import cheapest_chain, rational_exponent
+from caspar.passes.graph.decompose_powers import cheapest_chain, decompose_powers, rational_exponent
 from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of, ops_of
 
 TARGETS = [CUDA_FLOAT32, CUDA_FLOAT64, CPU]

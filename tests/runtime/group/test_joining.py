@@ -20,8 +20,8 @@ from caspar.errors import GroupError, OptionError
 from caspar.runtime.group import wire as wire_module
 from caspar.runtime.group.hub import Hub
 from caspar.runtime.group.launcher import address_of, launch_of
-from caspar.runtime.group.rendezvous import announce, meeting_file, read_announcement, until
-from caspar.runtime.group.watch import News, Watch
+from caspar.runtime.group.peers import News, Watch
+from caspar.runtime.group.ranks import announce, meeting_file, read_announcement, until
 from caspar.runtime.group.wire import Wire, connect, greet
 
 ROOT = Path(__file__).parents[3]
@@ -293,7 +293,7 @@ def test_a_watch_goes_on_after_an_error_of_the_system(monkeypatch: pytest.Monkey
             raise refusals.pop()
         return wire_module.readable(*given)
 
-    monkeypatch.setattr("caspar.runtime.group.watch.readable", refusing)
+    monkeypatch.setattr("caspar.runtime.group.peers.readable", refusing)
     assert_they_hear_each_other(*map(Wire, socket.socketpair()))
     assert refusals == []
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from caspar.runtime.nvidia import probe
-from caspar.runtime.nvidia.cupy_cache import import_cupy
 from caspar.runtime.nvidia.probe import (
     CudaDevice,
     CudaDriver,
     cuda_problem,
     find_driver,
     graph_loop_problem,
+    import_cupy,
     probe_cupy,
     sparse_problem,
 )

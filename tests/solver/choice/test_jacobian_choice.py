@@ -18,8 +18,7 @@ from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE, machine_balance
 from caspar.solver.choice.elimination import choose_eliminated
-from caspar.solver.choice.form import choose_form
-from caspar.solver.choice.jacobian import JacobianPrice, jacobian_price, recomputing_pays
+from caspar.solver.choice.form import JacobianPrice, choose_form, jacobian_price, recomputing_pays
 from caspar.solver.choice.recipe import make_recipe
 from tests.harness_backend import HarnessBackend
 
@@ -96,7 +95,7 @@ class TestPrice:
     ) -> None:
         monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
         found = price(snavely)
-        monkeypatch.setattr("caspar.solver.choice.jacobian.jacobian_kernel", None)
+        monkeypatch.setattr("caspar.solver.choice.form.jacobian_kernel", None)
         assert price(snavely) == found
         with pytest.raises(TypeError):
             price(snavely, TYPES[Precision.FLOAT64])

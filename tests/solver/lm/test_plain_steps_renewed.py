@@ -8,8 +8,8 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.solver.kept_system import MAX_KEPT
 from caspar.solver.lm.normal_equations import NormalEquations
+from caspar.solver.preparation import MAX_KEPT
 from tests.solver.lm.test_plain_steps import decay, decays, see, told, views
 from tests.solver.solving import assert_same_result
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.memory.host_values import write_moved
 from caspar.solver.limits import Limits
-from caspar.solver.linear.explicit.choice import Method, where_full
+from caspar.solver.linear.explicit.explicit import Method, where_full
 from caspar.solver.lm.roundings import DRAWS
 from examples import pose_graph
 from tests.solver.pose_graphs import DATA

@@ -14,11 +14,11 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import BackendError, InputError
-from caspar.solver import kept_system
-from caspar.solver.kept_system import MAX_KEPT
+from caspar.solver import preparation
 from caspar.solver.limits import Limits
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan import planning
+from caspar.solver.preparation import MAX_KEPT
 from caspar.solver.system.launches import Binder
 from tests.covering import alternating
 from tests.problems import EXAMPLES
@@ -38,7 +38,7 @@ def num_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         made.append(None)
         return plan
 
-    monkeypatch.setattr(kept_system, "make_plan", counted)
+    monkeypatch.setattr(preparation, "make_plan", counted)
     return lambda: len(made)
 
 

@@ -18,10 +18,10 @@ from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem_reader import check_problem
-from caspar.solver.kept_system import KeptSystem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
+from caspar.solver.preparation import KeptSystem
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessKernel
 from tests.solver.bundles import arrays_of, part_of, read

@@ -9,8 +9,8 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import OutOfMemoryError
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.plan.allocation import Demand, allocated
 from caspar.solver.plan.arena import ArenaPlan
+from caspar.solver.plan.regions import Demand, allocated
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.shards.sharing import ALL_SHARE, plans_of
 

@@ -1,15 +1,220 @@
-"""What is found out about indices on the device: tiles, orders, checks."""
+"""What is found out about indices on the device: tiles, orders, checks.
 
+Also here: the kernels that prepare a structure, each compiled when it is first needed.
+"""
+
+import hashlib
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cached_property
+from threading import Lock
+from types import ModuleType
+from typing import Any
 
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.codegen.cuda.header import BLOCK_SIZE
+from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
+from caspar.codegen.cuda.structure.indices import INDEX_KERNELS, INDEX_SOURCE
+from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
 from caspar.memory.array import Array
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder, single_object_tiles
+from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.memory import CudaMemory
 from caspar.runtime.cuda.structure.node_tile_steps import make_node_order, make_node_tiles
-from caspar.runtime.cuda.structure.tools import StructureTools
+from caspar.runtime.cuda.structure.tiles import TileBuilder
+
+
+class NodeTileTools:
+    """What `runtime.cuda.structure.node_tile_steps` needs: the compiled kernels, and CuPy.
+
+    Args:
+        tiles: Sorts tiles.
+    """
+
+    def __init__(self, tiles: TileBuilder) -> None:
+        self._kernels = load_functions(NODE_TILE_SOURCE, NODE_TILE_KERNELS)
+        self._tiles = tiles
+
+    @property
+    def xp(self) -> ModuleType:
+        """CuPy."""
+        module: ModuleType = cupy
+        return module
+
+    def launch(self, name: str, num_blocks: int, block_size: int, *arguments: Any) -> None:
+        """Enqueue a kernel."""
+        values = tuple(np.uint64(0) if value is None else value for value in arguments)
+        self._kernels[name].function((num_blocks,), (block_size,), values)
+
+    def scan(self, values: Array) -> None:
+        """Replace numbers by the sums of all before each."""
+        self._tiles.scan(values)
+
+    def sorted_places(self, index: Array, tile_size: int) -> Array:
+        """Order of an index within tiles, perhaps not yet."""
+        return self._tiles.sorted_places(index, tile_size)
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """A copy, after the work of the current stream."""
+        host: NDArray[Any] = array.get()
+        return host
+
+    def upload(self, array: NDArray[Any]) -> Array:
+        """A copy on the device."""
+        return cupy.asarray(array)
+
+
+_NO_ENTRY = 0xFFFFFFFF
+
+
+def _entry(first: Array) -> int | None:
+    entry = int(first[0])
+    return None if entry == _NO_ENTRY else entry
+
+
+class IndexChecker:
+    """The compiled kernels of `codegen.cuda.structure.indices`."""
+
+    def __init__(self) -> None:
+        self._kernels = load_functions(INDEX_SOURCE, INDEX_KERNELS)
+        self._flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(4), np.uint32, 1)
+        self._lock = Lock()
+
+    def first_outside(self, index: Array, size: int) -> int | None:
+        """First entry outside 0 .. size - 1; waits for the device.
+
+        A word on the host says whether there is one: 9 us, where reading a minimum back takes 54.
+        """
+        count = int(index.shape[0])
+        with self._lock:
+            self._flag[0] = 0
+            num_blocks = -(-count // BLOCK_SIZE)
+            where = np.uint64(self._flag.ctypes.data)
+            self._run("any_outside", num_blocks, count, index, np.uint32(size), where)
+            cupy.cuda.get_current_stream().synchronize()
+            if self._flag[0] == 0:
+                return None
+        first = cupy.asarray(np.full(1, _NO_ENTRY, dtype=np.uint32))
+        num_blocks = -(-count // BLOCK_SIZE)
+        self._run("first_outside", num_blocks, count, index, np.uint32(size), first)
+        return _entry(first)
+
+    def first_repeated(self, index: Array, size: int) -> int | None:
+        """First entry whose object an earlier one names; waits for the device."""
+        count = int(index.shape[0])
+        owner = cupy.empty(size, dtype=cupy.uint32)
+        owner.data.memset_async(0xFF, owner.nbytes)
+        first = cupy.asarray(np.full(1, _NO_ENTRY, dtype=np.uint32))
+        num_blocks = -(-count // BLOCK_SIZE)
+        for find in (0, 1):
+            self._run("first_repeated", num_blocks, count, index, owner, np.uint32(find), first)
+        return _entry(first)
+
+    def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
+        kernel = self._kernels[name].function
+        kernel((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))
+
+
+_WORDS_OF_THREAD = 8
+"""At least, if there is more than one block."""
+
+_BLOCKS_OF_MULTIPROCESSOR = 8
+
+
+def _pinned(num_words: int) -> NDArray[np.uint64]:
+    """Memory of the host that the device reads and writes at the same address."""
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * num_words), np.uint64, num_words)
+
+
+class Checksum:
+    """The compiled kernel of `codegen.cuda.structure.checksum`.
+
+    Args:
+        num_multiprocessors: Of the device.
+    """
+
+    def __init__(self, num_multiprocessors: int) -> None:
+        loaded = load_functions(CHECKSUM_SOURCE, (CHECKSUM_KERNEL,))
+        self._kernel = loaded[CHECKSUM_KERNEL].function
+        self._most_blocks = _BLOCKS_OF_MULTIPROCESSOR * num_multiprocessors
+        self._state = cupy.zeros(2, dtype=cupy.uint64)
+        self._words = _pinned(1 + 2 * 16)
+        self._lock = Lock()
+        cupy.cuda.get_current_stream().synchronize()
+
+    def of(self, arrays: Sequence[Array]) -> int:
+        """A number of 64 bits; one launch, then waits for the device."""
+        kept = [_aligned(cupy.ascontiguousarray(array)) for array in arrays]
+        lengths = [array.nbytes // 4 for array in kept]
+        wanted = -(-max(lengths, default=0) // (_WORDS_OF_THREAD * BLOCK_SIZE))
+        num_blocks = min(max(wanted, 1), self._most_blocks)
+        with self._lock:
+            if 1 + 2 * len(kept) > len(self._words):
+                self._words = _pinned(1 + 2 * len(kept))
+            self._words[1 : 1 + 2 * len(kept) : 2] = [array.data.ptr for array in kept]
+            self._words[2 : 2 + 2 * len(kept) : 2] = lengths
+            address = self._words.ctypes.data
+            places = (np.uint64(address + 8), self._state, np.uint64(address))
+            self._kernel((num_blocks,), (BLOCK_SIZE,), (np.uint32(len(kept)), *places))
+            cupy.cuda.get_current_stream().synchronize()
+            total = int(self._words[0])
+        # the kernel does not see where one array ends and the next begins
+        text = f"{total} {[(array.dtype.str, array.shape, _rest(array)) for array in kept]}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _aligned(array: Array) -> Array:
+    """A contiguous array that words of four bytes can be read from."""
+    return array if array.data.ptr % 4 == 0 else array.copy()
+
+
+def _rest(array: Array) -> bytes:
+    """The bytes behind the last whole word, such as of an odd number of booleans."""
+    num_bytes = array.nbytes % 4
+    if num_bytes == 0:
+        return b""
+    return bytes(cupy.asnumpy(array.reshape(-1).view(np.uint8)[-num_bytes:]))
+
+
+class StructureTools:
+    """All of a device.
+
+    Args:
+        device: CuPy's.
+        num_multiprocessors: Of the device.
+    """
+
+    def __init__(self, device: Any, num_multiprocessors: int) -> None:
+        self._device = device
+        self._num_multiprocessors = num_multiprocessors
+
+    @cached_property
+    def tiles(self) -> TileBuilder:
+        """Tiles of indices."""
+        with self._device:
+            return TileBuilder()
+
+    @cached_property
+    def node_tiles(self) -> NodeTileTools:
+        """Tiles that do not split nodes."""
+        with self._device:
+            return NodeTileTools(self.tiles)
+
+    @cached_property
+    def checksum(self) -> Checksum:
+        """Checksums of indices."""
+        with self._device:
+            return Checksum(self._num_multiprocessors)
+
+    @cached_property
+    def checker(self) -> IndexChecker:
+        """Checks of indices."""
+        with self._device:
+            return IndexChecker()
 
 
 class CudaIndexing(CudaMemory):

@@ -1,6 +1,14 @@
-"""The reduced system as a matrix, which a library factorises: when, and by which one."""
+"""The reduced system as a matrix, which a library factorises: when, and by which one.
 
-from functools import partial
+Also here: how the damped system is solved where the user leaves it open: by sizes, and by modelled
+costs.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, partial
 
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
@@ -11,16 +19,161 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
-from caspar.solver.linear.explicit.choice import Method, choose_method, replacement, where_full
+from caspar.solver.limits import Limits
+from caspar.solver.linear.costs import (
+    expected_iterations,
+    factorizing_s,
+    forming_s,
+    iteration_s,
+    reduced_size,
+    setup_s,
+)
 from caspar.solver.linear.explicit.explicit_kernels import (
     explicit_kernels,
     merge_kernels,
     row_kernels,
 )
 from caspar.solver.linear.explicit.solvers import DenseSolver, OrthogonalSolver, SparseSolver
-from caspar.solver.linear.explicit.structure import build_structure
-from caspar.solver.linear.hand_over import Replacement
+from caspar.solver.linear.explicit.structure import build_structure, most_fill_pairs, num_fill_pairs
+from caspar.solver.linear.hand_over import Replacement, Seconds
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
+from caspar.solver.plan.plan import Plan
+
+MARGIN = 1.25
+"""Times that PCG must take as long as a factorisation by the model, which is no better than that.
+And a factorisation has more kernels to compile."""
+
+
+class Method(Enum):
+    """Ways to solve the system."""
+
+    GRADIENTS = "conjugate gradients"
+    DENSE = "dense factorisation"
+    SPARSE = "sparse factorisation"
+    ORTHOGONAL = "QR decomposition"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way, and what to tell of it.
+
+    Attributes:
+        method: The way.
+        remarks: With advice.
+    """
+
+    method: Method
+    remarks: tuple[str, ...] = ()
+
+
+_BY_NAME: dict[LinearSolverChoice, Method | None] = {
+    LinearSolverChoice.AUTO: None,
+    LinearSolverChoice.PCG: Method.GRADIENTS,
+    LinearSolverChoice.SCHUR_PCG: Method.GRADIENTS,
+    LinearSolverChoice.SCHUR_DENSE: Method.DENSE,
+    LinearSolverChoice.DENSE: Method.DENSE,
+    LinearSolverChoice.SPARSE: Method.SPARSE,
+    LinearSolverChoice.QR: Method.ORTHOGONAL,
+}
+"""None: sizes and costs decide."""
+
+
+def where_full(chosen: Method, size: int, num_entries: int, limits: Limits) -> Method:
+    """What suits a matrix on the processor that may not be sparse after all.
+
+    Args:
+        chosen: By `choose_method`.
+        size: Rows of the matrix.
+        num_entries: Entries of its lower triangle that are not zero.
+        limits: Sizes at which another way is chosen.
+    """
+    is_sparse = num_entries < limits.full_share * 0.5 * size**2
+    if chosen is not Method.SPARSE or is_sparse or size <= limits.min_dense_on_one_core:
+        return chosen
+    return Method.DENSE if size <= limits.max_dense_on_one_core else Method.GRADIENTS
+
+
+def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
+    """What the user chose, or what suits the sizes."""
+    chosen = _BY_NAME[choice]
+    if chosen is not None:
+        return Choice(chosen)
+    limits, size = plan.limits, reduced_size(plan)
+    is_eliminated = len(plan.eliminated) > 0
+    if is_eliminated and not plan.is_chained and size > limits.max_matrix_quick_pcg:
+        return Choice(_by_cost(plan))
+    in_parallel = plan.library.backend.traits.factorizes_in_parallel
+    takes_more = in_parallel or plan.is_chained
+    most_pairs = limits.max_auto_pairs if takes_more else limits.max_pairs_quick_pcg
+    # counting them takes a tenth of the setup of a small problem
+    num_pairs = num_fill_pairs(plan) if most_fill_pairs(plan) > most_pairs else 0
+    if num_pairs > most_pairs:
+        reason = f"{num_pairs:,} pairs of factors that share an eliminated node"
+        return _gradients(reason) if plan.is_chained else Choice(Method.GRADIENTS)
+    if in_parallel and size <= limits.max_dense:
+        return Choice(Method.DENSE)
+    if size <= (limits.max_sparse_eliminated if is_eliminated else limits.max_sparse):
+        return Choice(Method.SPARSE)
+    return _gradients(f"{size:,} unknowns")
+
+
+def _by_cost(plan: Plan) -> Method:
+    """A factorisation, if a step by it is likely to take less time than by PCG."""
+    limits = plan.limits
+    gradients_s = expected_iterations(plan) * iteration_s(plan)
+    least_s = factorizing_s(plan) + forming_s(plan, 0)
+    if reduced_size(plan) > limits.max_matrix_by_cost or gradients_s <= MARGIN * least_s:
+        return Method.GRADIENTS
+    num_pairs = num_fill_pairs(plan)
+    factorised_s = factorizing_s(plan) + forming_s(plan, num_pairs)
+    if num_pairs > limits.max_pairs_quick_pcg or gradients_s <= MARGIN * factorised_s:
+        return Method.GRADIENTS
+    return _factorization(plan)
+
+
+def _factorization(plan: Plan) -> Method:
+    """Of a matrix that may be full: on one core that is looked at if it has many unknowns."""
+    in_parallel, limits = plan.library.backend.traits.factorizes_in_parallel, plan.limits
+    most = limits.max_dense if in_parallel else limits.min_dense_on_one_core
+    return Method.DENSE if reduced_size(plan) <= most else Method.SPARSE
+
+
+def replacement(plan: Plan, make: Callable[[Method], LinearSolver | None]) -> Replacement:
+    """What takes over where PCG proves to be slow: a factorisation, if its matrix is small enough.
+
+    Only where a type is eliminated: all unknowns are factorised from the start if they are not too
+    many.
+
+    Args:
+        plan: Memory and structure.
+        make: Makes the solver; None if a library or memory is missing.
+    """
+
+    @cache
+    def method() -> Method:
+        limits = plan.limits
+        if len(plan.eliminated) == 0 or reduced_size(plan) > limits.max_sparse_eliminated:
+            return Method.GRADIENTS
+        if num_fill_pairs(plan) > limits.max_auto_pairs:
+            return Method.GRADIENTS
+        return _factorization(plan)
+
+    def model() -> Seconds:
+        if method() is Method.GRADIENTS:
+            return Seconds(math.inf, setup_s(plan, 0))
+        pairs = num_fill_pairs(plan)
+        return Seconds(factorizing_s(plan) + forming_s(plan, pairs), setup_s(plan, pairs))
+
+    return Replacement(iteration_s(plan), setup_s(plan, 0), model, lambda: make(method()))
+
+
+def _gradients(too_many: str) -> Choice:
+    """With advice, as chains may need more."""
+    remark = (
+        f"PCG solved the linear systems: with {too_many} a factorisation may take too much memory. "
+        "Long chains, such as pose graphs, may need one: try linear_solver='sparse'."
+    )
+    return Choice(Method.GRADIENTS, (remark,))
 
 
 def _specs(design: SolverDesign) -> list[KernelSpec]:
