@@ -16,8 +16,7 @@ from caspar.scene.frusta import NUM_CORNERS, frustum_strokes
 
 pytest.importorskip("plotly")
 
-from caspar.view.alignment import outlook_of
-from caspar.view.page import figure, page_of_scene, write_html
+from caspar.view.page import figure, outlook_of, page_of_scene, write_html
 
 
 def make_scene(*, is_planar: bool = False, size: int = 40) -> Scene:

@@ -1,4 +1,7 @@
-"""The CPU backend: the same scheduled programs, compiled by LLVM, spread over cores."""
+"""The CPU backend: the same scheduled programs, compiled by LLVM, spread over cores.
+
+Also here: what is found out about indices and values on the processor: tiles, orders, checks.
+"""
 
 import os
 import platform
@@ -17,6 +20,23 @@ from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array, PickedRows
 from caspar.memory.binding import Binding, Late
+from caspar.memory.host_values import largest_of_columns, write_moved
+from caspar.memory.tiling.node_tiles import (
+    NodeOrder,
+    NodeTiles,
+    PlaceType,
+    build_node_order,
+    build_node_tiles,
+)
+from caspar.memory.tiling.tiles import (
+    TileIndex,
+    TileOrder,
+    build_tile_index,
+    build_tile_order,
+    locality_order,
+    single_object_tiles,
+)
+from caspar.runtime.array_tools import host_checksum
 from caspar.runtime.backend import (
     HostCopies,
     HostScalars,
@@ -28,7 +48,6 @@ from caspar.runtime.backend import (
 )
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import num_threads
-from caspar.runtime.cpu.indexing import CpuIndexing
 from caspar.runtime.cpu.launch import (
     CpuCopies,
     CpuKernel,
@@ -44,6 +63,73 @@ from caspar.runtime.factorization import (
 from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.traits import CPU_TRAITS
+
+
+class CpuIndexing:
+    """By NumPy and SciPy."""
+
+    def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
+        """Tiles of an index."""
+        return build_tile_index(index, num_objects, tile_size)
+
+    def tile_order(self, index: Array, tile_size: int) -> TileOrder:
+        """Order of an index within tiles."""
+        return build_tile_order(index, tile_size)
+
+    def first_outside(self, index: Array, size: int) -> int | None:
+        """First entry outside 0 .. size - 1."""
+        wrong = np.flatnonzero((index < 0) | (index >= size))
+        return int(wrong[0]) if wrong.shape[0] > 0 else None
+
+    def first_repeated(self, index: Array, size: int) -> int | None:
+        """First entry whose object an earlier one names."""
+        first = np.full(size, -1, dtype=np.int64)
+        first[index[::-1]] = np.arange(index.shape[0])[::-1]
+        repeated = np.flatnonzero(first[index] != np.arange(index.shape[0]))
+        return int(repeated[0]) if repeated.shape[0] > 0 else None
+
+    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
+        """Order of items in which tiles have few partials."""
+        return locality_order(main, partner, num_main)
+
+    def node_tiles(
+        self,
+        node: Array,
+        partner: Array | None,
+        num_nodes: int,
+        num_partners: int,
+        tile_size: int,
+        dtype: PlaceType | None = None,
+        *,
+        keep_order: bool = False,
+    ) -> NodeTiles:
+        """Tiles that do not split nodes."""
+        sizes = (num_nodes, num_partners, tile_size)
+        return build_node_tiles(node, partner, *sizes, dtype, keep_order=keep_order)
+
+    def node_order(
+        self, node: Array, partner: Array, num_nodes: int, num_partners: int, tile_size: int
+    ) -> NodeOrder:
+        """The order in which such tiles have the nodes."""
+        return build_node_order(node, partner, num_nodes, num_partners, tile_size)
+
+    def checksum(self, arrays: Sequence[Array]) -> int:
+        """A number that tells whether arrays are still the same; a gigabyte a second."""
+        return host_checksum(arrays)
+
+    def single_object_tiles(self, num_tiles: int) -> TileIndex:
+        """One partial for each tile, all of one object."""
+        return single_object_tiles(num_tiles)
+
+    def largest(self, arrays: Sequence[Array]) -> list[NDArray[np.float64]]:
+        """By NumPy."""
+        return [largest_of_columns(rows) for rows in arrays]
+
+    def move(
+        self, target: Array, source: Array, added: Sequence[float], draw: int | None = None
+    ) -> None:
+        """By NumPy."""
+        write_moved(target, source, added, draw)
 
 
 class CpuBackend(CpuIndexing):

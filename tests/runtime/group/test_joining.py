@@ -19,9 +19,15 @@ from caspar.distributed import Ranks, init
 from caspar.errors import GroupError, OptionError
 from caspar.runtime.group import wire as wire_module
 from caspar.runtime.group.hub import Hub
-from caspar.runtime.group.launcher import address_of, launch_of
 from caspar.runtime.group.peers import News, Watch
-from caspar.runtime.group.ranks import announce, meeting_file, read_announcement, until
+from caspar.runtime.group.ranks import (
+    address_of,
+    announce,
+    launch_of,
+    meeting_file,
+    read_announcement,
+    until,
+)
 from caspar.runtime.group.wire import Wire, connect, greet
 
 ROOT = Path(__file__).parents[3]

@@ -9,11 +9,11 @@ from scipy.sparse import block_diag, csc_matrix, random_array
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.covariance.inverses import (
     SHIFT,
+    SelectedInverse,
     _conjugate_gradients,
     null_space,
     pinned_unknowns,
 )
-from caspar.solver.covariance.selected_inverse import SelectedInverse
 from caspar.solver.normal.elimination import roots_of
 from caspar.solver.normal.sums import add_rows
 
