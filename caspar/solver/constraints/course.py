@@ -1,21 +1,23 @@
-"""The loop of solves of a problem with constraints, and the end of it by Newton's method.
+"""A solve with constraints: by Newton's method, or by a loop of solves that it ends.
 
-Input: what `Solver.solve` gets. Output: a `SolveResult` with multipliers. Each solve minimises an
-augmented Lagrangian (Hestenes, 1969; Powell, 1969; with inequalities Rockafellar, 1973) from where
-the last one ended; then multipliers are updated, and penalties raised of what came no nearer. From
-there Newton's method is tried. Cost tier: as many solves as the loop takes, usually one to ten.
+Input: what `Solver.solve` gets. Output: a `SolveResult` with multipliers. Small problems are tried
+by Newton's method first. Each solve of the loop minimises an augmented Lagrangian (Hestenes, 1969;
+Powell, 1969; with inequalities Rockafellar, 1973) from where the last one ended; then multipliers
+are updated, and penalties raised of what came no nearer. From there Newton's method is tried. Cost
+tier: as many solves as the loop takes, usually one to ten.
 """
 
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from caspar.frontend.factors.factor import ConstraintKind
 from caspar.options import SolveOptions
-from caspar.solver.constraints.lagrangian import Expansion
+from caspar.solver.constraints.lagrangian import Expansion, Point
 from caspar.solver.constraints.newton import Newton, Polished
 from caspar.solver.constraints.outcome import (
     is_impossible,
@@ -30,7 +32,13 @@ from caspar.solver.constraints.violations import Floats
 from caspar.solver.input.constraints import Constraints as Restrictions
 from caspar.solver.lm.interrupts import Callback
 from caspar.solver.result.given import Given, SolvedArrays
-from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus, Violation
+from caspar.solver.result.result import (
+    IterationRecord,
+    SolveResult,
+    SolveStatus,
+    ValuesReader,
+    Violation,
+)
 from caspar.solver.solving import solve
 
 MOST_SOLVES = 40
@@ -54,6 +62,9 @@ STALLED = 0.9
 MOST_STALLS = 3
 """Solves in a row without coming nearer, with growing penalties, before the loop looks whether
 constraints can be met."""
+
+MOST_STEPS = 1_000_000
+"""Of Newton's method, if the user sets no limit."""
 
 GIVES_UP = 10
 """Such solves before it ends in any case."""
@@ -109,15 +120,22 @@ class Course:
     def run(self) -> SolveResult:
         """Solve."""
         problems = self._problems
-        if all(one.is_finite for one in self._found.values()):
-            with problems.backend.scope():
-                factors = problems.factors_of(self._problem)
-                first = problems.start.terms(factors, self._problem, self._found, self._sizes)
-            self._terms, self._initial_cost = first
-        else:
+        if not all(one.is_finite for one in self._found.values()):
             # the solve itself says what is not finite
             for name, one in self._found.items():
                 self._terms[name] = Terms.of(np.ones(one.rows.shape))
+            return self._result(self._loop())
+        with problems.backend.scope():
+            factors = problems.factors_of(self._problem)
+            first = problems.start.terms(factors, self._problem, self._found, self._sizes)
+        self._terms, self._initial_cost = first
+        if problems.lagrangian.suits_start(factors, self._problem):
+            status = self._newton_status()
+            if status is not None:
+                # a solve looks at what else there is to report, and moves nothing
+                self._results.append(self._solved(replace(self._options, max_iterations=1), None))
+                return self._result(status)
+            self._tried = np.inf
         return self._result(self._loop())
 
     # -- the loop --------------------------------------------------------------------------------
@@ -137,8 +155,11 @@ class Course:
                 name: one.updated(self._found[name]) for name, one in self._terms.items()
             }
             distance = self._distance()
-            if self._polishes(penalties, distance):
-                return SolveStatus.CONVERGED_GRADIENT
+            if distance <= NEARER * self._tried:
+                self._tried = distance
+                status = self._newton_status(penalties)
+                if status is not None:
+                    return status
             is_met = distance <= self._tolerance
             is_exact = options.cost_tolerance == self._options.cost_tolerance
             if is_met and is_exact and last.status.is_success:
@@ -179,7 +200,7 @@ class Course:
 
     def _solve(self, options: SolveOptions) -> SolveResult:
         """The next solve, from the last values; constraints at its end."""
-        problems, known, elapsed_s = self._problems, len(self._records), self._time_s()
+        known, elapsed_s = len(self._records), self._time_s()
         offset = sum(one.offset for one in self._terms.values())
         callback = self._callback
 
@@ -187,22 +208,22 @@ class Course:
             assert callback is not None
             return callback(_counted(record, known, offset, elapsed_s))
 
-        data = {name: one.data for name, one in self._terms.items()}
-        result = solve(
-            problems.session,
-            problems.with_data({**self._arrays, **self._values}, data),
-            self._restrictions,
-            options,
-            self._verbose,
-            None if callback is None else told,
-        )
+        result = self._solved(options, None if callback is None else told)
         self._results.append(result)
         self._records += [_counted(one, known, offset, elapsed_s) for one in result.iterations]
         self._values, self._promised = result.values, result.remaining_decrease
-        kinds = problems.kinds
+        kinds = self._problems.kinds
         self._costs = {name: cost for name, cost in result.costs.items() if name not in kinds}
         self._look()
         return result
+
+    def _solved(self, options: SolveOptions, on_iteration: Callback | None) -> SolveResult:
+        """A solve of the augmented Lagrangian."""
+        problems = self._problems
+        data = {name: one.data for name, one in self._terms.items()}
+        arrays = problems.with_data({**self._arrays, **self._values}, data)
+        verbose, restrictions = self._verbose, self._restrictions
+        return solve(problems.session, arrays, restrictions, options, verbose, on_iteration)
 
     def _look(self) -> None:
         """Evaluate constraints at the values as they go back to the user."""
@@ -230,51 +251,54 @@ class Course:
 
     # -- Newton's method -------------------------------------------------------------------------
 
-    def _polishes(self, penalties: Mapping[str, Floats], distance: float) -> bool:
-        """Try Newton's method; whether it converged."""
+    def _newton_status(self, penalties: Mapping[str, Floats] | None = None) -> SolveStatus | None:
+        """Try Newton's method; None: it did not converge, and nothing has changed.
+
+        Args:
+            penalties: By constraint; None: those of the first solve.
+        """
         problems, problem = self._problems, self._problem
         factors = problems.factors_of(problem)
-        if not distance <= NEARER * self._tried or not problems.lagrangian.suits(factors, problem):
-            return False
-        self._tried = distance
+        if not problems.lagrangian.suits(factors, problem):
+            return None
         start_s, before_s = time.perf_counter(), self._time_s()
+        if penalties is None:
+            penalties = {name: one.penalties for name, one in self._terms.items()}
         with problems.backend.scope():
             if self._newton is None:
                 self._newton = Expansion(problems.lagrangian, factors, problem)
             newton = Newton(self._newton, penalties, self._sizes)
             multipliers = {name: one.multipliers for name, one in self._terms.items()}
             start = self._newton.at(problems.on_host(problem), multipliers)
-            polished = newton.run(start, self._num_left())
-            upload = problems.backend.upload
-            moved = {name: upload(rows) for name, rows in polished.point.values.items()}
-            values = problem.moved(moved, problems.backend)
+            limit = self._options.max_iterations
+            most = MOST_STEPS if limit is None else limit - len(self._records)
+            polished = newton.run(start, most)
         self._newton_s += time.perf_counter() - start_s
         if not polished.has_converged:
-            return False
+            return None
         before = self._values, self._found, self._sizes, self._problem
-        self._values = values
+        self._values = self._as_given(polished.points[-1])
         self._look()
         if self._violation().scaled > self._tolerance:
             self._values, self._found, self._sizes, self._problem = before
-            return False
-        self._take(polished, before_s)
-        return True
+            return None
+        return self._take(polished, before_s)
 
-    def _num_left(self) -> int:
-        """Steps that the user's limit leaves to Newton's method."""
-        limit = self._options.max_iterations
-        return np.iinfo(np.int64).max if limit is None else limit - len(self._records)
+    def _as_given(self, point: Point) -> dict[str, Any]:
+        """Values of the kind that the user gave."""
+        backend, problem = self._problems.backend, self._problem
+        with backend.scope():
+            moved = {name: backend.upload(rows) for name, rows in point.values.items()}
+            return problem.moved(moved, backend)
 
-    def _take(self, polished: Polished, before_s: float) -> None:
-        """What Newton's method came to."""
-        point, errors = polished.point, polished.errors
-        for name, one in self._terms.items():
-            self._terms[name] = replace(one, multipliers=np.array(point.multipliers[name]))
-        self._costs = {**self._costs, **point.costs}
-        known, num_steps = len(self._records), len(errors) - 1
-        self._records += [
-            IterationRecord(
-                iteration=known + number,
+    def _take(self, polished: Polished, before_s: float) -> SolveStatus:
+        """What Newton's method came to: its steps as iterations, which the user may end."""
+        points, known = polished.points, len(self._records)
+        step_s = (self._time_s() - before_s) / max(len(points) - 1, 1)
+        taken, status = 0, SolveStatus.CONVERGED_GRADIENT
+        for taken, point in enumerate(points[1:], 1):
+            record = IterationRecord(
+                iteration=known + taken,
                 cost=point.cost,
                 candidate_cost=point.cost,
                 damping=0.0,
@@ -282,11 +306,24 @@ class Course:
                 linear_iterations=1,
                 step_accepted=True,
                 reason="",
-                time_s=before_s + (self._time_s() - before_s) * number / num_steps,
+                time_s=before_s + taken * step_s,
             )
-            for number in range(1, num_steps + 1)
-        ]
-        self._promised = 0.5 * errors[-1] ** 2 / point.cost if point.cost > 0.0 else 0.0
+            self._records.append(record)
+            if self._callback is None:
+                continue
+            reader = ValuesReader(partial(self._as_given, point))
+            is_stopped = self._callback(replace(record, reader=reader))
+            reader.close()
+            if is_stopped:
+                self._values, status = self._as_given(point), SolveStatus.STOPPED
+                self._look()
+                break
+        point, error = points[taken], polished.errors[taken]
+        for name, one in self._terms.items():
+            self._terms[name] = replace(one, multipliers=np.array(point.multipliers[name]))
+        self._costs = {**self._costs, **point.costs}
+        self._promised = 0.5 * error**2 / point.cost if point.cost > 0.0 else 0.0
+        return status
 
     # -- the result ------------------------------------------------------------------------------
 

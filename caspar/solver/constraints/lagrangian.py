@@ -41,8 +41,12 @@ NEWTON, CURVED = "newton", "curved"
 MOST_TANGENT = 48
 """Unknowns of an instance up to which kernels of second derivatives are compiled."""
 
-MOST_ENTRIES = 20_000_000
+MOST_ENTRIES = 4_000_000
 """Entries of all instances' parts of the Hessian up to which they are summed on the host."""
+
+FEW_ENTRIES = 400_000
+"""The same up to which Newton's method begins at the start: the loop has no elimination to offer
+there that would be quicker."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +117,25 @@ class Lagrangian:
             factors: Factors with terms.
             problem: Their arrays.
         """
+        return self._num_entries(factors, problem) <= MOST_ENTRIES
+
+    def suits_start(self, factors: Sequence[TracedFactor], problem: Problem) -> bool:
+        """Whether Newton's method may take a problem from its start: a small one without losses.
+
+        Args:
+            factors: Factors with terms.
+            problem: Their arrays.
+        """
+        has_losses = any(one.loss is not None for one in factors)
+        return not has_losses and self._num_entries(factors, problem) <= FEW_ENTRIES
+
+    def _num_entries(self, factors: Sequence[TracedFactor], problem: Problem) -> float:
+        """Entries of the parts of the Hessian; infinite if kernels would be too large."""
         everything = [*factors, *self.constraints.factors]
         if any(parts.tangent_size(one) > MOST_TANGENT for one in everything):
-            return False
+            return np.inf
         counts = problem.num_instances
-        entries = sum(counts[one.name] * parts.hessian_dim(one) for one in everything)
-        return entries <= MOST_ENTRIES
+        return sum(counts[one.name] * parts.hessian_dim(one) for one in everything)
 
 
 class Expansion:

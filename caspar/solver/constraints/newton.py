@@ -1,4 +1,4 @@
-"""Newton's method on active constraints: the last digits, which penalties do not reach.
+"""Newton's method on active constraints: quick near a minimum, and exact.
 
 A step d and a change e of multipliers solve
 
@@ -11,7 +11,9 @@ minimum (Hestenes, 1969). Entries of equations are active; of inequalities those
 as in primal-dual active sets (Hintermueller, Ito, Kunisch, SIAM J. Optim. 2002). The system is
 scaled to a diagonal of ones and rows of length one; a small negative diagonal in place of the zero
 lets it have redundant rows, and refinement takes it off again. By the signs of pivots of L D L^T
-each step is one towards a minimum. Cost tier: a factorisation for a step.
+a step is known to lead to a minimum; if it does not, multiples of the scaled identity are added, as
+in Waechter, Biegler, *On the implementation of an interior-point filter line-search algorithm*,
+2006. Cost tier: a factorisation for a step.
 """
 
 from collections.abc import Mapping
@@ -25,11 +27,29 @@ from caspar.runtime.cpu.direct import QdldlFactorization
 from caspar.solver.constraints.lagrangian import Expansion, Point
 from caspar.solver.constraints.violations import Flags, Floats, Sizes
 
-MAX_STEPS = 20
-"""Of one run; from where the method converges it takes three to six."""
+MAX_STEPS = 60
+"""Of one run; near a minimum it takes three to six."""
 
 SHRINKS = 0.7
 """A step is taken if it leaves at most this share of what is wrong."""
+
+ARMIJO = 1e-4
+"""Or if it lowers the cost with weighted violations by this share of what is promised."""
+
+SHORTEST = 2.0**-12
+"""Share of a step at which nothing better is looked for."""
+
+SHIFTS = (0.0, *(10.0**power for power in range(-6, 5)))
+"""What is added to the scaled diagonal until the step leads to a minimum."""
+
+SHORT = 1.0
+"""The same of a step that is short already."""
+
+RUNAWAY = 100.0
+"""Times what was wrong at first, at which a run ends."""
+
+IDLE = 1e-7
+"""Share of what was wrong at first that multipliers of the wrong sign may be at the end."""
 
 SMALL_STEP = 1e-7
 """Of values, by their sizes: a step of this length leaves the square of it."""
@@ -46,12 +66,12 @@ class Polished:
     """What Newton's method came to.
 
     Attributes:
-        point: The last values that it accepted.
-        errors: What was wrong at first, and after each step that was accepted.
-        has_converged: Whether the last step was as short as rounding allows.
+        points: The start, and where each step that was accepted ended.
+        errors: What was wrong there.
+        has_converged: Whether the last one is a minimum, as far as rounding tells.
     """
 
-    point: Point
+    points: tuple[Point, ...]
     errors: tuple[float, ...]
     has_converged: bool
 
@@ -80,6 +100,21 @@ class _Parts:
     error: float
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step.
+
+    Attributes:
+        values: d.
+        multipliers: l + e by constraint, (m, dim); 0 of what is not active.
+        shift: What was added to the scaled diagonal.
+    """
+
+    values: Floats
+    multipliers: Mapping[str, Floats]
+    shift: float
+
+
 class Newton:
     """Steps on one structure.
 
@@ -104,26 +139,70 @@ class Newton:
         self._kept: tuple[bytes, QdldlFactorization] | None = None
 
     def run(self, point: Point, max_steps: int) -> Polished:
-        """Take steps from some values as long as they help."""
-        parts, length = self._parts(point), np.inf
-        errors = [parts.error]
-        while len(errors) <= min(max_steps, MAX_STEPS) and np.isfinite(parts.error):
-            found = self._step(parts, point)
+        """Take steps from some values as long as they help.
+
+        It has converged if two steps in a row are short: the second one shows that what is active
+        stays so.
+        """
+        parts, num_short = self._parts(point), 0
+        first, errors, points = parts.error, [parts.error], [point]
+        weights = {name: np.abs(rows) for name, rows in point.multipliers.items()}
+        while len(points) <= min(max_steps, MAX_STEPS) and parts.error <= RUNAWAY * first:
+            step = self._step(parts, point)
+            if step is None:
+                break
+            length = float(np.abs(step.values / self._sizes).max(initial=0.0))
+            is_short = length <= SMALL_STEP and step.shift == 0.0
+            num_short = num_short + 1 if is_short else 0
+            for name, rows in step.multipliers.items():
+                weights[name] = np.maximum(weights[name], np.abs(rows))
+            found = self._shortened(parts, point, step, SHORT if is_short else SHORTEST, weights)
             if found is None:
-                return Polished(point, tuple(errors), False)
-            step, changes = found
-            length = float(np.abs(step / self._sizes).max(initial=0.0))
-            candidate = self._moved(point, step, changes)
-            if not candidate.is_finite:
+                num_short = 2 if is_short and self._idle(step, point) <= IDLE * first else 0
                 break
-            after = self._parts(candidate)
-            if after.error < parts.error:
-                errors.append(after.error)
-                point = candidate
-            if not after.error <= SHRINKS * parts.error or after.error == 0.0:
+            point, parts = found
+            errors.append(parts.error)
+            points.append(point)
+            if num_short == 2:
                 break
-            parts = after
-        return Polished(point, tuple(errors), length <= SMALL_STEP)
+        return Polished(tuple(points), tuple(errors), num_short == 2)
+
+    def _shortened(
+        self,
+        parts: _Parts,
+        point: Point,
+        step: "_Step",
+        shortest: float,
+        weights: Mapping[str, Floats],
+    ) -> tuple[Point, _Parts] | None:
+        """Where a step ends, or half of it, and so on; None: nowhere is better.
+
+        An end is better if it leaves less of what is wrong, or if it lowers the cost with weighted
+        violations (Han, 1977) by a share of what the linear model promises.
+        """
+        before = _merit(point, weights)
+        slope = float(point.gradient @ step.values) - (before - point.cost)
+        most = SHRINKS if shortest < SHORT else 1.0
+        share = 1.0
+        while share >= shortest:
+            candidate = self._moved(point, step, share)
+            if candidate.is_finite:
+                after = self._parts(candidate)
+                decrease = before - _merit(candidate, weights)
+                is_lower = slope < 0.0 and decrease >= -ARMIJO * share * slope
+                if after.error < most * parts.error or (is_lower and shortest < SHORT):
+                    return candidate, after
+            share *= 0.5
+        return None
+
+    def _idle(self, step: "_Step", point: Point) -> float:
+        """How far multipliers of inequalities would go below 0, in the unit of errors."""
+        squares = sum(
+            float((np.minimum(rows, 0.0) ** 2 / self._penalties[name]).sum())
+            for name, rows in step.multipliers.items()
+            if point.found[name].kind is ConstraintKind.POSITIVE
+        )
+        return float(np.sqrt(squares))
 
     # -- one step --------------------------------------------------------------------------------
 
@@ -136,16 +215,17 @@ class Newton:
             for name, one in point.found.items()
         }
 
-    def _moved(self, point: Point, step: Floats, changes: Mapping[str, Floats]) -> Point:
-        values = self._expansion.moved(point, step)
+    def _moved(self, point: Point, step: "_Step", share: float) -> Point:
+        values = self._expansion.moved(point, share * step.values)
         for name, limits in self._expansion.problem.bounds.items():
             values[name] = limits.within(values[name])
         multipliers = {
-            name: np.maximum(rows + changes[name], 0.0)
-            if point.found[name].kind is ConstraintKind.POSITIVE
-            else rows + changes[name]
+            name: rows + share * (step.multipliers[name] - rows)
             for name, rows in point.multipliers.items()
         }
+        for name, rows in multipliers.items():
+            if point.found[name].kind is ConstraintKind.POSITIVE:
+                multipliers[name] = np.maximum(rows, 0.0)
         return self._expansion.at(values, multipliers)
 
     def _parts(self, point: Point) -> _Parts:
@@ -171,6 +251,7 @@ class Newton:
 
     def _scale(self, diagonal: Floats, gradient: Floats, point: Point) -> Floats:
         """What makes the first block's diagonal one; 0 for what is held or at a bound."""
+        diagonal = np.abs(diagonal)
         moves = self._free & (diagonal > 0.0)
         for name, limits in self._expansion.problem.bounds.items():
             node = self._expansion.unknowns.nodes[name]
@@ -185,10 +266,8 @@ class Newton:
             moves[place] &= ~held.ravel()
         return np.where(moves, 1.0 / np.sqrt(np.where(moves, diagonal, 1.0)), 0.0)
 
-    def _step(self, parts: _Parts, point: Point) -> tuple[Floats, dict[str, Floats]] | None:
-        """d and e; None: these values are not near a minimum."""
-        if bool((parts.first.diagonal()[self._free] < 0.0).any()):
-            return None
+    def _step(self, parts: _Parts, point: Point) -> "_Step | None":
+        """d and l + e; None: no curvature that is added makes the system one of a minimum."""
         scale = parts.scale
         scaling = diags_array(scale)
         stays = diags_array((scale == 0.0).astype(np.float64))
@@ -198,17 +277,19 @@ class Newton:
         unit = np.where(lengths > 0.0, 1.0 / np.where(lengths > 0.0, lengths, 1.0), 0.0)
         second = csr_array(diags_array(-unit) @ scaled)
         rhs = np.concatenate([-parts.gradient * scale, parts.rows * unit])
-        found = self._solved(first, second, rhs)
-        if found is None:
-            return None
         size = len(scale)
-        change, changes, start = found[size:] * unit, {}, 0
-        for name, chosen in parts.active.items():
-            own, num = -point.multipliers[name], int(chosen.sum())
-            own[chosen] = change[start : start + num]
-            changes[name] = own
-            start += num
-        return found[:size] * scale, changes
+        for shift in SHIFTS:
+            found = self._solved(csr_array(first + shift * eye_array(size)), second, rhs)
+            if found is None:
+                continue
+            change, multipliers, start = found[size:] * unit, {}, 0
+            for name, chosen in parts.active.items():
+                own, num = np.zeros(chosen.shape), int(chosen.sum())
+                own[chosen] = point.multipliers[name][chosen] + change[start : start + num]
+                multipliers[name] = own
+                start += num
+            return _Step(found[:size] * scale, multipliers, shift)
+        return None
 
     def _solved(self, first: csr_array, second: csr_array, rhs: Floats) -> Floats | None:
         """The solution of the scaled system; None: it has other signs than near a minimum."""
@@ -243,3 +324,10 @@ class Newton:
                 break
             solution, left = better, rest
         return solution if bool(np.isfinite(solution).all()) else None
+
+
+def _merit(point: Point, weights: Mapping[str, Floats]) -> float:
+    """The cost with weighted violations."""
+    return point.cost + sum(
+        float((weights[name] * one.violation).sum()) for name, one in point.found.items()
+    )
