@@ -227,8 +227,8 @@ class Expansion:
             point: Has the derivatives of all entries.
             active: Which entries are.
         """
-        rows, columns, entries = [], [], []
-        first = 0
+        nothing = np.zeros(0, np.int64)
+        rows, columns, entries, first = [nothing], [nothing], [np.zeros(0)], 0
         for name, one in point.found.items():
             instance, row = np.nonzero(active[name])
             whole = np.concatenate([node.entries for node in one.nodes], axis=2)

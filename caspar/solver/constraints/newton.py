@@ -39,8 +39,9 @@ ARMIJO = 1e-4
 SHORTEST = 2.0**-12
 """Share of a step at which nothing better is looked for."""
 
-SHIFTS = (0.0, *(10.0**power for power in range(-6, 5)))
-"""What is added to the scaled diagonal until the step leads to a minimum."""
+SHIFTS = (0.0, *(3.0 * 10.0**power for power in range(-7, 4)))
+"""What is added to the scaled diagonal until the step leads to a minimum; it never makes a diagonal
+entry of -1 zero."""
 
 SHORT = 1.0
 """The same of a step that is short already."""
@@ -305,7 +306,10 @@ class Newton:
             self._kept = key, QdldlFactorization(*places, size + num_active)
         factorization = self._kept[1]
         factorization.values[...] = lower.data
-        factorization.factorize()
+        try:
+            factorization.factorize()
+        except RuntimeError:  # a pivot is zero
+            return None
         pivots = factorization.factors()[1]
         if int((pivots < 0.0).sum()) != num_active or not bool(np.isfinite(pivots).all()):
             return None

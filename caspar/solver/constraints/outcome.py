@@ -18,7 +18,7 @@ MOST_NAMED = 5
 REDUNDANT = 1e-10
 """Of singular values of scaled rows, below which rows depend on each other."""
 
-MOST_ROWS = 1000
+MOST_ROWS = 300
 """Active entries up to which it is looked whether they depend on each other."""
 
 

@@ -175,6 +175,11 @@ def test_constraints_without_instances() -> None:
     assert result.values["Place"][:, 0] == pytest.approx(places, rel=1e-12, abs=1e-12)
     assert result.multipliers["at_least"].shape == (0, 1)
     assert result.residuals("at_least").shape == (0, 1)
+    arrays["apart"] = {"first": [], "second": [], "distance": []}
+    alone = WITH_LIMITS.solve(arrays)
+    assert alone.status.is_success
+    measured = arrays["prior"]["measured"]
+    assert alone.values["Place"] == pytest.approx(measured, rel=1e-12, abs=1e-12)
 
 
 def test_constraints_alone_find_values() -> None:
