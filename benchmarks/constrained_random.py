@@ -30,7 +30,7 @@ def bent(slopes: Any, waves: Any, ends: Any, values: Any, sine: Any) -> Any:
     for place in range(1, NUM_UNKNOWNS):
         inner = inner + slopes[place] * values[place]
         outer = outer + waves[place] * values[place]
-    return ends[0] * (inner + 0.3 * sine(outer)) - ends[1]
+    return ends[0] * (inner + 0.1 * sine(outer)) - ends[1]
 
 
 @caspar.factor
@@ -69,7 +69,7 @@ def inequality(
 def on_numbers(rows: Floats, values: Floats) -> Floats:
     """(k,) rows at some values."""
     inner, outer = rows[:, :6] @ values, rows[:, 6:12] @ values
-    return np.asarray(rows[:, 12] * (inner + 0.3 * np.sin(outer)) - rows[:, 13])
+    return np.asarray(rows[:, 12] * (inner + 0.1 * np.sin(outer)) - rows[:, 13])
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """A solve with constraints: by Newton's method, or by a loop of solves that it ends.
 
-Input: what `Solver.solve` gets. Output: a `SolveResult` with multipliers. Small problems are tried
-by Newton's method first. Each solve of the loop minimises an augmented Lagrangian (Hestenes, 1969;
-Powell, 1969; with inequalities Rockafellar, 1973) from where the last one ended; then multipliers
-are updated, and penalties raised of what came no nearer. From there Newton's method is tried. Cost
-tier: as many solves as the loop takes, usually one to ten.
+Input: what `Solver.solve` gets. Output: a `SolveResult` with multipliers. Small problems that leave
+unknowns to constraints alone are tried by Newton's method first. Each solve of the loop minimises
+an augmented Lagrangian (Hestenes, 1969; Powell, 1969; with inequalities Rockafellar, 1973) from
+where the last one ended; then multipliers are updated, and penalties raised of what came no nearer.
+From there Newton's method is tried. Cost tier: as many solves as the loop takes, usually one to
+ten.
 """
 
 import time
@@ -127,9 +128,9 @@ class Course:
             return self._result(self._loop())
         with problems.backend.scope():
             factors = problems.factors_of(self._problem)
-            first = problems.start.terms(factors, self._problem, self._found, self._sizes)
-        self._terms, self._initial_cost = first
-        if problems.lagrangian.suits_start(factors, self._problem):
+            first = problems.start.look(factors, self._problem, self._found, self._sizes)
+        self._terms, self._initial_cost = first.terms, first.cost
+        if first.is_left_open and problems.lagrangian.suits_start(factors, self._problem):
             status = self._newton_status()
             if status is not None:
                 # a solve looks at what else there is to report, and moves nothing

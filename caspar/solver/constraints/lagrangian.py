@@ -45,8 +45,7 @@ MOST_ENTRIES = 4_000_000
 """Entries of all instances' parts of the Hessian up to which they are summed on the host."""
 
 FEW_ENTRIES = 400_000
-"""The same up to which Newton's method begins at the start: the loop has no elimination to offer
-there that would be quicker."""
+"""The same up to which Newton's method may begin at the start."""
 
 
 @dataclass(frozen=True)

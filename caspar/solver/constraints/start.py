@@ -1,11 +1,11 @@
-"""The first penalties of a problem, which fit the size of its cost.
+"""What the start values of a problem show: penalties that fit its cost, and what it leaves open.
 
-Input: a `Problem` in float64 and its constraints at the start. Output: their `Terms`. Cost tier:
+Input: a `Problem` in float64 and its constraints at the start. Output: a `Beginning`. Cost tier:
 kernels once for a solver, the rest once for a solve.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,22 @@ from caspar.solver.constraints.penalties import Terms, first_terms
 from caspar.solver.constraints.violations import Floats, Linearised, Sizes
 from caspar.solver.input.problem import Problem
 from caspar.solver.normal.jacobians import DerivativeKernels
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What the start values show.
+
+    Attributes:
+        terms: Penalties for the first solve.
+        cost: Of the factors.
+        is_left_open: Whether some unknowns of constraints are in no factor: only constraints say
+            what they are.
+    """
+
+    terms: dict[str, Terms]
+    cost: float
+    is_left_open: bool
 
 
 class Start:
@@ -29,14 +45,14 @@ class Start:
         self._backend, self._nodes = backend, nodes
         self._derivatives = DerivativeKernels(backend)
 
-    def terms(
+    def look(
         self,
         factors: Sequence[TracedFactor],
         problem: Problem,
         found: Mapping[str, Linearised],
         sizes: Sizes,
-    ) -> tuple[dict[str, Terms], float]:
-        """Penalties for the first solve, and the cost of the start values.
+    ) -> Beginning:
+        """Look at the start values.
 
         Args:
             factors: Factors that are no constraints, with terms.
@@ -57,7 +73,13 @@ class Start:
         on_host = {name: np.asarray(self._backend.to_host(one)) for name, one in curvatures.items()}
         for name in problem.free:
             on_host[name] = on_host[name] * _free(problem, name)
-        return first_terms(without_held(found, problem), on_host, sizes), cost
+        moving = without_held(found, problem)
+        is_left_open = any(
+            bool(((on_host[node.node][node.index] == 0.0) & node.entries.any(axis=1)).any())
+            for one in moving.values()
+            for node in one.nodes
+        )
+        return Beginning(first_terms(moving, on_host, sizes), cost, is_left_open)
 
 
 def without_held(found: Mapping[str, Linearised], problem: Problem) -> dict[str, Linearised]:
