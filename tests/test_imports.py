@@ -115,7 +115,7 @@ ROOMS = {
         "gradients": "choice input result normal covariance",
         "linear": "choice plan system normal",
         "lm": "input result plan system linear",
-        "constraints": "choice input result normal gradients lm",
+        "constraints": "choice input result normal covariance gradients lm",
         "shards": "choice input result plan system linear lm",
         "ranks": "choice input plan linear lm shards",
     },

@@ -170,7 +170,9 @@ class Solver(Remade):
     def _covariances(self) -> "Covariances":
         from caspar.solver.covariance.estimate import Covariances
 
-        return Covariances(self.backend, self._recipe, self._results)
+        constrained = self._constrained
+        held = None if constrained is None else constrained.tangent_rows
+        return Covariances(self.backend, self._recipe, self._results, held)
 
     @cached_property
     def _gradients(self) -> "Gradients":
@@ -380,7 +382,8 @@ class Solver(Remade):
         """The covariance of values, (J^T J)^-1, marginal over all other unknowns; in float64.
 
         Residuals are taken as whitened: as if each row had a variance of 1, and were linear within
-        a few standard deviations. Docs: `docs/guide/covariance.md`.
+        a few standard deviations. Equations, and inequalities that are met with equality, hold what
+        they say: it does not vary. Docs: `docs/guide/covariance.md`.
 
         Args:
             arrays: What `solve` returned, or arrays with its values, `{**arrays, **result.values}`.
@@ -404,7 +407,6 @@ class Solver(Remade):
             OptionError: An unknown `gauge`.
         """
         self._refuse_ranks("covariance")
-        refuse_constraints(self._given, "Solver.covariance")
         check_gauge(gauge)
         checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         with showing(None), self.backend.scope(), phase("computing covariances"):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from caspar.runtime.cpu.direct import on_one_thread
 from caspar.solver.constraints.penalties import Terms
 from caspar.solver.constraints.violations import Flags, Floats, Linearised, Sizes
 from caspar.solver.result.result import Violation
@@ -88,7 +89,12 @@ def redundant_text(found: Mapping[str, Linearised], active: Flags, sizes: Sizes)
     num_active = sum(int(chosen.sum()) for chosen in active.values())
     if not 1 < num_active <= MOST_ROWS:
         return ""
-    values = np.linalg.svd(_scaled_rows(found, active, sizes), compute_uv=False)
+    rows, values = _scaled_rows(found, active, sizes), np.zeros(num_active)
+
+    def decompose() -> None:
+        values[: min(rows.shape)] = np.linalg.svd(rows, compute_uv=False)
+
+    on_one_thread(decompose)
     rank = int((values > REDUNDANT * values[0]).sum()) if values[0] > 0.0 else 0
     if rank == num_active:
         return ""

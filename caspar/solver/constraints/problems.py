@@ -18,6 +18,7 @@ from caspar.solver.choice.form import Recipe
 from caspar.solver.constraints.lagrangian import Lagrangian
 from caspar.solver.constraints.penalised_arrays import check_names, with_data
 from caspar.solver.constraints.start import Start
+from caspar.solver.constraints.tangent import TangentRows
 from caspar.solver.constraints.violations import Constraints, Floats, value_sizes
 from caspar.solver.evaluation import Evaluation
 from caspar.solver.input.constraints import NOTHING
@@ -48,6 +49,7 @@ class ConstrainedProblems:
             self.backend, [one for one in recipe.factors if one.name in kinds], kinds
         )
         self.start = Start(self.backend, recipe.nodes)
+        self.tangent_rows = TangentRows(self.backend, recipe.nodes, self.constraints)
 
     @cached_property
     def lagrangian(self) -> Lagrangian:

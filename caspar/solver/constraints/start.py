@@ -14,7 +14,7 @@ from caspar.runtime.backend import Backend
 from caspar.solver.constraints.penalties import Terms, first_terms
 from caspar.solver.constraints.violations import Floats, Linearised, Sizes
 from caspar.solver.input.problem import Problem
-from caspar.solver.normal.jacobians import DerivativeKernels
+from caspar.solver.normal.jacobians import DerivativeKernels, FactorJacobian
 
 
 @dataclass(frozen=True)
@@ -60,26 +60,37 @@ class Start:
             found: The constraints at its values.
             sizes: Of these.
         """
-        xp = self._backend.xp
-        curvatures = {
-            node.name: xp.zeros((problem.counts[node.name], node.tangent_dim))
-            for node in self._nodes
-        }
-        cost = 0.0
-        for factor in self._derivatives.evaluate(factors, problem):
-            cost += float(factor.costs.sum())
-            for node in factor.nodes:
-                xp.add.at(curvatures[node.node], node.index, (node.entries**2).sum(axis=1))
-        on_host = {name: np.asarray(self._backend.to_host(one)) for name, one in curvatures.items()}
-        for name in problem.free:
-            on_host[name] = on_host[name] * _free(problem, name)
+        derived = self._derivatives.evaluate(factors, problem)
+        curvatures = curvatures_of(self._backend, self._nodes, problem, derived)
+        cost = sum(float(factor.costs.sum()) for factor in derived)
         moving = without_held(found, problem)
         is_left_open = any(
-            bool(((on_host[node.node][node.index] == 0.0) & node.entries.any(axis=1)).any())
+            bool(((curvatures[node.node][node.index] == 0.0) & node.entries.any(axis=1)).any())
             for one in moving.values()
             for node in one.nodes
         )
-        return Beginning(first_terms(moving, on_host, sizes), cost, is_left_open)
+        return Beginning(first_terms(moving, curvatures, sizes), cost, is_left_open)
+
+
+def curvatures_of(
+    backend: Backend,
+    nodes: Sequence[NodeType],
+    problem: Problem,
+    jacobians: Sequence[FactorJacobian],
+) -> dict[str, Floats]:
+    """By node type (n, tangent_dim), the diagonal of J^T J; 0 for what is held."""
+    xp = backend.xp
+    found = {}
+    for node in nodes:
+        total = xp.zeros((problem.counts[node.name], node.tangent_dim))
+        for factor in jacobians:
+            for one in factor.nodes:
+                if one.node == node.name:
+                    xp.add.at(total, one.index, (one.entries**2).sum(axis=1))
+        found[node.name] = np.asarray(backend.to_host(total))
+        if node.name in problem.free:
+            found[node.name] = found[node.name] * _free(problem, node.name)
+    return found
 
 
 def without_held(found: Mapping[str, Linearised], problem: Problem) -> dict[str, Linearised]:
