@@ -51,7 +51,7 @@ FIRST_TOLERANCE = 1e-4
 TIGHTER = 1e-2
 """Times that in each solve that follows."""
 
-EXACT = 1e-12
+EXACT = 1e-9
 """Tolerance of the cost from which on a solve has the tolerance that the user chose."""
 
 NEARER = 0.1

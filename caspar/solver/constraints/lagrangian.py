@@ -41,7 +41,7 @@ NEWTON, CURVED = "newton", "curved"
 MOST_TANGENT = 48
 """Unknowns of an instance up to which kernels of second derivatives are compiled."""
 
-MOST_ENTRIES = 4_000_000
+MOST_ENTRIES = 400_000
 """Entries of all instances' parts of the Hessian up to which they are summed on the host."""
 
 FEW_ENTRIES = 400_000
