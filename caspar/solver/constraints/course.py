@@ -270,7 +270,7 @@ class Course:
                 self._newton = Expansion(problems.lagrangian, factors, problem)
             newton = Newton(self._newton, penalties, self._sizes)
             multipliers = {name: one.multipliers for name, one in self._terms.items()}
-            start = self._newton.at(problems.on_host(problem), multipliers)
+            start = self._newton.at(problems.on_host(problem), multipliers, penalties)
             limit = self._options.max_iterations
             most = MOST_STEPS if limit is None else limit - len(self._records)
             polished = newton.run(start, most)

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from numpy.typing import NDArray
 
 from caspar.equations.adjoint import kernels as parts
 from caspar.equations.parts import SolverPart
+from caspar.frontend.factors.factor import ConstraintKind
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.memory.kernel import KernelSpec
 from caspar.runtime.backend import Backend, Launch
+from caspar.solver.constraints.bordered import Border
 from caspar.solver.constraints.violations import (
     Constraints,
-    Flags,
     Floats,
     Linearised,
     first_dims,
@@ -57,16 +58,24 @@ class Point:
         multipliers: By constraint (m, dim).
         costs: By factor; f is their sum.
         gradient: (size,) of f.
-        hessian: The lower triangle of the second derivative of the Lagrangian, by rows.
         found: The constraints.
+        active: (rows,) which of their entries are.
+        rows: (rows,) c.
+        jacobian: Entries of J: see `Border`.
+        pull: (size,) g - J^T (l - P c) of active rows.
+        first: H + J^T P J of active rows: entries of the lower triangle.
     """
 
     values: Mapping[str, Floats]
     multipliers: Mapping[str, Floats]
     costs: Mapping[str, float]
     gradient: Floats
-    hessian: csr_array
     found: Mapping[str, Linearised]
+    active: NDArray[np.bool_]
+    rows: Floats
+    jacobian: Floats
+    pull: Floats
+    first: Floats
 
     @property
     def cost(self) -> float:
@@ -79,7 +88,7 @@ class Point:
         return bool(
             np.isfinite(self.cost)
             and np.isfinite(self.gradient).all()
-            and np.isfinite(self.hessian.data).all()
+            and np.isfinite(self.first).all()
             and all(one.is_finite for one in self.found.values())
         )
 
@@ -175,6 +184,9 @@ class Expansion:
             inputs.factor.name: one.unknowns(self.unknowns)
             for (inputs, _, _), one in zip(bound, instances, strict=True)
         }
+        columns = [self._columns[one.name] for one in held]
+        dims = [len(one.residual) for one in held]
+        self.border = Border(self._hessian, self.unknowns.size, columns, dims)
 
     def _bound_factor(self, factor: TracedFactor) -> Bound:
         inputs = InstanceInputs(self._backend, factor, self.problem, self._values)
@@ -193,8 +205,13 @@ class Expansion:
         kernel = self._lagrangian.kernels.of(factor, CURVED)
         return inputs, *inputs.bind(kernel, dims, {parts.MULTIPLIER: own.binding})
 
-    def at(self, values: Mapping[str, Floats], multipliers: Mapping[str, Floats]) -> Point:
-        """The Lagrangian at some values and multipliers."""
+    def at(
+        self,
+        values: Mapping[str, Floats],
+        multipliers: Mapping[str, Floats],
+        penalties: Mapping[str, Floats],
+    ) -> Point:
+        """The Lagrangian at some values and multipliers, with penalties: by constraint (m, dim)."""
         backend = self._backend
         for name, packed in self._values.items():
             packed.fill(backend.upload(values[name]))
@@ -209,37 +226,33 @@ class Expansion:
             rows = np.asarray(backend.to_host(outputs[parts.GRADIENT]))
             gradient += np.bincount(self._columns[name].ravel(), rows.ravel(), minlength=size)
             curvature.append(outputs[parts.HESSIAN])
-        found = {}
+        found, blocks, pulls, active = {}, [], [np.zeros(0)], [np.zeros(0, bool)]
         for inputs, _, outputs in self._constraints:
             name = inputs.factor.name
-            curvature.append(-outputs[parts.HESSIAN])
-            found[name] = linearised(backend, inputs, self._kinds[name], outputs)
-        pattern = self._hessian
-        entries = np.asarray(backend.to_host(pattern.entries(curvature)))
-        hessian = csr_array((entries, pattern.columns, pattern.starts), shape=(size, size))
-        return Point(dict(values), dict(multipliers), costs, gradient, hessian, found)
-
-    def jacobian(self, point: Point, active: Flags) -> csr_array:
-        """(k, size) the derivative of the active entries of all constraints.
-
-        Args:
-            point: Has the derivatives of all entries.
-            active: Which entries are.
-        """
-        nothing = np.zeros(0, np.int64)
-        rows, columns, entries, first = [nothing], [nothing], [np.zeros(0)], 0
-        for name, one in point.found.items():
-            instance, row = np.nonzero(active[name])
-            whole = np.concatenate([node.entries for node in one.nodes], axis=2)
-            own = self._columns[name][instance]
-            numbers = first + np.arange(len(instance))
-            first += len(instance)
-            rows.append(np.repeat(numbers, own.shape[1]))
-            columns.append(own.ravel())
-            entries.append(whole[instance, row].ravel())
-        places = np.concatenate(rows), np.concatenate(columns)
-        shape = (first, self.unknowns.size)
-        return csr_array(coo_array((np.concatenate(entries), places), shape=shape))
+            one = found[name] = linearised(backend, inputs, self._kinds[name], outputs)
+            pull = multipliers[name] - penalties[name] * one.rows
+            is_active = (pull > 0.0) | (one.kind is ConstraintKind.ZERO)
+            block = np.concatenate([node.entries for node in one.nodes], axis=2)
+            weighted = block * np.where(is_active, penalties[name], 0.0)[:, :, None]
+            row, column = np.tril_indices(block.shape[2])
+            product = np.einsum("mrk,mrl->mkl", block, weighted)[:, row, column]
+            curvature.append(backend.upload(product) - outputs[parts.HESSIAN])
+            blocks.append(block)
+            pulls.append(np.where(is_active, pull, 0.0).ravel())
+            active.append(is_active.ravel())
+        jacobian = self.border.jacobian(blocks)
+        return Point(
+            dict(values),
+            dict(multipliers),
+            costs,
+            gradient,
+            found,
+            np.concatenate(active),
+            np.concatenate([np.zeros(0), *(one.rows.ravel() for one in found.values())]),
+            jacobian,
+            gradient - self.border.pulled(jacobian, np.concatenate(pulls)),
+            np.asarray(backend.to_host(self._hessian.entries(curvature))),
+        )
 
     def moved(self, point: Point, step: Floats) -> dict[str, Floats]:
         """By node type the values after a step of all unknowns, (size,)."""

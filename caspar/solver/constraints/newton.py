@@ -20,12 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import block_array, csr_array, diags_array, eye_array, tril
 
 from caspar.frontend.factors.factor import ConstraintKind
-from caspar.runtime.cpu.direct import QdldlFactorization
+from caspar.solver.constraints.bordered import System
 from caspar.solver.constraints.lagrangian import Expansion, Point
-from caspar.solver.constraints.violations import Flags, Floats, Sizes
+from caspar.solver.constraints.violations import Floats, Sizes
 
 MAX_STEPS = 60
 """Of one run; near a minimum it takes three to six."""
@@ -55,12 +54,6 @@ IDLE = 1e-7
 SMALL_STEP = 1e-7
 """Of values, by their sizes: a step of this length leaves the square of it."""
 
-REGULARISATION = 1e-8
-"""In place of the zero block, in units of the scaled system."""
-
-MAX_REFINEMENTS = 6
-"""Corrections by the residual of the system without it."""
-
 
 @dataclass(frozen=True)
 class Polished:
@@ -79,24 +72,14 @@ class Polished:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The system at a point.
+    """What a step from a point needs.
 
     Attributes:
-        first: The lower triangle of the first block, as it is.
-        jacobian: J.
-        rows: c.
-        gradient: g - J^T (l - P c).
-        active: Which entries J and c have.
         scale: What makes the diagonal one; 0 for what is held or at a bound.
         error: What is wrong: gradient, violations and idle multipliers, in the unit of the root of
             the cost.
     """
 
-    first: csr_array
-    jacobian: csr_array
-    rows: Floats
-    gradient: Floats
-    active: Flags
     scale: Floats
     error: float
 
@@ -137,7 +120,6 @@ class Newton:
             # a component is held where its limits are crossed
             free[name] = limits.lower <= limits.upper
         self._sizes, self._free = unknowns.joined(np, own), unknowns.joined(np, free)
-        self._kept: tuple[bytes, QdldlFactorization] | None = None
 
     def run(self, point: Point, max_steps: int) -> Polished:
         """Take steps from some values as long as they help.
@@ -207,15 +189,6 @@ class Newton:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def _active(self, point: Point) -> dict[str, np.ndarray]:
-        """Which entries are active."""
-        return {
-            name: np.ones(one.rows.shape, bool)
-            if one.kind is ConstraintKind.ZERO
-            else point.multipliers[name] - self._penalties[name] * one.rows > 0.0
-            for name, one in point.found.items()
-        }
-
     def _moved(self, point: Point, step: "_Step", share: float) -> Point:
         values = self._expansion.moved(point, share * step.values)
         for name, limits in self._expansion.problem.bounds.items():
@@ -227,37 +200,27 @@ class Newton:
         for name, rows in multipliers.items():
             if point.found[name].kind is ConstraintKind.POSITIVE:
                 multipliers[name] = np.maximum(rows, 0.0)
-        return self._expansion.at(values, multipliers)
+        return self._expansion.at(values, multipliers, self._penalties)
 
     def _parts(self, point: Point) -> _Parts:
-        active = self._active(point)
-        jacobian = self._expansion.jacobian(point, active)
-        rows, pull, weight = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
-        squares = 0.0
+        scale = self._scale(self._expansion.border.diagonal(point.first), point)
+        squares, first = float(((point.pull * scale) ** 2).sum()), 0
         for name, one in point.found.items():
-            chosen, penalties = active[name], self._penalties[name]
-            penalty, c = penalties[chosen], one.rows[chosen]
-            rows.append(c)
-            weight.append(penalty)
-            pull.append(point.multipliers[name][chosen] - penalty * c)
-            squares += float((penalty * c**2).sum())
-            squares += float((point.multipliers[name] ** 2 / penalties)[~chosen].sum())
-        product = jacobian.T @ diags_array(np.concatenate(weight)) @ jacobian
-        first = csr_array(point.hessian + tril(product, format="csr"))
-        gradient = point.gradient - jacobian.T @ np.concatenate(pull)
-        scale = self._scale(first.diagonal(), gradient, point)
-        squares += float(((gradient * scale) ** 2).sum())
-        error = float(np.sqrt(squares))
-        return _Parts(first, jacobian, np.concatenate(rows), gradient, active, scale, error)
+            active = point.active[first : first + one.rows.size].reshape(one.rows.shape)
+            first += one.rows.size
+            penalties = self._penalties[name]
+            idle = point.multipliers[name] ** 2 / penalties
+            squares += float(np.where(active, penalties * one.rows**2, idle).sum())
+        return _Parts(scale, float(np.sqrt(squares)))
 
-    def _scale(self, diagonal: Floats, gradient: Floats, point: Point) -> Floats:
+    def _scale(self, diagonal: Floats, point: Point) -> Floats:
         """What makes the first block's diagonal one; 0 for what is held or at a bound."""
         diagonal = np.abs(diagonal)
         moves = self._free & (diagonal > 0.0)
         for name, limits in self._expansion.problem.bounds.items():
             node = self._expansion.unknowns.nodes[name]
             place = slice(node.first, node.first + node.count * node.dim)
-            pull = gradient[place].reshape(node.count, node.dim)
+            pull = point.pull[place].reshape(node.count, node.dim)
             held = np.zeros(pull.shape, bool)
             for component, number in limits.places.items():
                 rows, own = point.values[name][:, number], pull[:, component]
@@ -269,65 +232,27 @@ class Newton:
 
     def _step(self, parts: _Parts, point: Point) -> "_Step | None":
         """d and l + e; None: no curvature that is added makes the system one of a minimum."""
-        scale = parts.scale
-        scaling = diags_array(scale)
-        stays = diags_array((scale == 0.0).astype(np.float64))
-        first = csr_array(scaling @ parts.first @ scaling + stays)
-        scaled = parts.jacobian @ scaling
-        lengths = np.sqrt(np.asarray((scaled**2).sum(axis=1)).ravel())
-        unit = np.where(lengths > 0.0, 1.0 / np.where(lengths > 0.0, lengths, 1.0), 0.0)
-        second = csr_array(diags_array(-unit) @ scaled)
-        rhs = np.concatenate([-parts.gradient * scale, parts.rows * unit])
-        size = len(scale)
         for shift in SHIFTS:
-            found = self._solved(csr_array(first + shift * eye_array(size)), second, rhs)
+            system = System(
+                point.first,
+                point.jacobian,
+                point.active,
+                parts.scale,
+                -point.pull,
+                point.rows,
+                shift,
+            )
+            found = self._expansion.border.solved(system)
             if found is None:
                 continue
-            change, multipliers, start = found[size:] * unit, {}, 0
-            for name, chosen in parts.active.items():
-                own, num = np.zeros(chosen.shape), int(chosen.sum())
-                own[chosen] = point.multipliers[name][chosen] + change[start : start + num]
-                multipliers[name] = own
-                start += num
-            return _Step(found[:size] * scale, multipliers, shift)
+            multipliers, first = {}, 0
+            for name, rows in point.multipliers.items():
+                place = slice(first, first + rows.size)
+                first += rows.size
+                own = rows + found[1][place].reshape(rows.shape)
+                multipliers[name] = np.where(point.active[place].reshape(rows.shape), own, 0.0)
+            return _Step(found[0], multipliers, shift)
         return None
-
-    def _solved(self, first: csr_array, second: csr_array, rhs: Floats) -> Floats | None:
-        """The solution of the scaled system; None: it has other signs than near a minimum."""
-        num_active, size = second.shape
-        lower = first
-        if num_active > 0:
-            zero = eye_array(num_active) * -REGULARISATION
-            lower = csr_array(block_array([[first, None], [second, zero]], format="csr"))
-        lower.sort_indices()
-        key = lower.indptr.tobytes() + lower.indices.tobytes()
-        if self._kept is None or self._kept[0] != key:
-            places = lower.indptr.astype(np.int32), lower.indices.astype(np.int32)
-            self._kept = key, QdldlFactorization(*places, size + num_active)
-        factorization = self._kept[1]
-        factorization.values[...] = lower.data
-        try:
-            factorization.factorize()
-        except RuntimeError:  # a pivot is zero
-            return None
-        pivots = factorization.factors()[1]
-        if int((pivots < 0.0).sum()) != num_active or not bool(np.isfinite(pivots).all()):
-            return None
-        exact = lower + diags_array(np.repeat([0.0, REGULARISATION], [size, num_active]))
-        upper, own = exact.T, exact.diagonal()
-
-        def left_by(solution: Floats) -> Floats:
-            return np.asarray(rhs - (exact @ solution + upper @ solution - own * solution))
-
-        solution = factorization.solved(rhs)
-        left = left_by(solution)
-        for _ in range(MAX_REFINEMENTS):
-            better = solution + factorization.solved(left)
-            rest = left_by(better)
-            if not np.linalg.norm(rest) < 0.5 * np.linalg.norm(left):
-                break
-            solution, left = better, rest
-        return solution if bool(np.isfinite(solution).all()) else None
 
 
 def _merit(point: Point, weights: Mapping[str, Floats]) -> float:
