@@ -24,13 +24,16 @@ MOST_ROWS = 300
 
 
 def violation_of(found: Mapping[str, Linearised], sizes: Sizes) -> Violation:
-    """The greatest violation; of constraints without instances none."""
+    """The greatest violation; NaN if an entry is not finite, 0 if there are no instances."""
     unscaled, scaled, worst, instance = 0.0, 0.0, next(iter(found), ""), 0
     for name, one in found.items():
         own = one.violation
         if own.size == 0:
             continue
         relative = own / one.scale(sizes)
+        wrong = np.flatnonzero(~np.isfinite(relative).all(axis=1))
+        if len(wrong) > 0:
+            return Violation(np.nan, np.nan, name, int(wrong[0]))
         unscaled = max(unscaled, float(own.max()))
         if float(relative.max()) > scaled:
             scaled, worst = float(relative.max()), name

@@ -220,6 +220,24 @@ def test_bad_input_is_named() -> None:
         alone.solve(plain, constraint_tolerance=1e-6)
 
 
+def test_what_is_not_finite_is_named() -> None:
+    @caspar.constraint(kind="zero")
+    def rooted(place: Annotated[Place, caspar.TunableShared]) -> sf.V1:
+        return sf.V1(sf.sqrt(place[0]) - 1)
+
+    solver = caspar.Solver([prior, rooted], backend="cpu")
+    arrays = drawn(0, 1.0)
+    start = np.where(np.arange(NUM) == 7, -1.0, 1.0)[:, None]
+    result = solver.solve(
+        {"Place": start, "prior": arrays["prior"], "rooted": {"place": np.arange(NUM)}}
+    )
+    assert result.status is SolveStatus.INITIAL_COST_NOT_FINITE
+    assert "rooted (1 instance, first 7)" in result.remarks[0]
+    assert result.violation is not None
+    assert np.isnan(result.violation.scaled)
+    assert result.violation.instance == 7
+
+
 def test_what_is_not_there_yet_is_refused() -> None:
     arrays = drawn(0, 1.0)
     result = SOLVER.solve(arrays)
