@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
-from caspar.frontend.factors.factor import Factor, refuse_constraints
+from caspar.frontend.factors.factor import Factor
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     BackendChoice,
@@ -178,7 +178,7 @@ class Solver(Remade):
     def _gradients(self) -> "Gradients":
         from caspar.solver.gradients.gradients import Gradients
 
-        return Gradients(self.backend, self._recipe)
+        return Gradients(self.backend, self._session.recipe)
 
     def _refuse_ranks(self, method: str) -> None:
         if self._choices["devices"] != 1:
@@ -430,7 +430,8 @@ class Solver(Remade):
         """Derivatives of a loss function of the values by what `solve` was given, in float64.
 
         Args:
-            result: What `solve` returned, its arrays not written to since; or arrays with values.
+            result: What `solve` returned, its arrays not written to since; or arrays with values,
+                unless there are constraints, whose multipliers only a result has.
             cotangents: By node type the derivative of the loss function by its values, (n,
                 storage_dim); zero for types that are left out.
             fixed: As for `solve`; with arrays only, as a result knows its own.
@@ -441,7 +442,11 @@ class Solver(Remade):
         Raises:
             InputError, OptionError: Something does not fit, or a derivative is not finite.
         """
-        refuse_constraints(self._given, "Solver.gradient")
         constraints = Constraints(fixed, bounds)
         with showing(None), self.backend.scope():
+            if self._constrained is not None:
+                from caspar.solver.constraints.derivative import constrained_gradient
+
+                args = self._constrained, self._gradients, result, cotangents, hessian
+                return constrained_gradient(*args)
             return self._gradients.differentiate(result, cotangents, constraints, hessian)

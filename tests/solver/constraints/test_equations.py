@@ -239,10 +239,6 @@ def test_what_is_not_finite_is_named() -> None:
 
 
 def test_what_is_not_there_yet_is_refused() -> None:
-    arrays = drawn(0, 1.0)
-    result = SOLVER.solve(arrays)
-    with pytest.raises(FactorError, match=r"Solver\.gradient does not take constraints yet: apart"):
-        SOLVER.gradient(result, {"Place": np.ones((NUM, 1))})
     with pytest.raises(FactorError, match="BatchSolver does not take constraints"):
         caspar.BatchSolver([prior, apart], backend="cpu")
     with pytest.raises(FactorError, match="several devices does not take constraints"):
