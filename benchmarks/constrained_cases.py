@@ -1,4 +1,4 @@
-"""Problems of Hock and Schittkowski whose objective is a sum of squares, with their known minima.
+"""Problems whose objective is a sum of squares, of Hock and Schittkowski and of Boggs and Tolle.
 
 Hock, Schittkowski, *Test Examples for Nonlinear Programming Codes*, 1981. Each case is written
 once, for symbols and for numbers. Starts are those of the book, moved within the bounds.
@@ -344,6 +344,34 @@ CASES = (
             x[0] + x[1] ** 2 + x[2] ** 3 - 2.0 - 3.0 * ROOT_2,
             x[1] - x[2] ** 2 + x[3] + 2.0 - 2.0 * ROOT_2,
             x[0] * x[4] - 2.0,
+        ],
+    ),
+    Case(
+        "BT2",
+        lambda x, sin: [x[0] - 1.0, x[0] - x[1], (x[1] - x[2]) ** 2],
+        (10.0, 10.0, 10.0),
+        0.03256820025,
+        lambda x, sin: [x[0] * (1.0 + x[1] ** 2) + x[2] ** 4 - 4.0 - 3.0 * ROOT_2],
+    ),
+    Case(
+        "BT8",
+        _near(0.0, 0.0, 0.0),
+        (1.0, 1.0, 1.0, 0.0, 0.0),
+        1.0,
+        lambda x, sin: [
+            x[0] - 1.0 - x[3] ** 2 + x[1] ** 2,
+            x[0] ** 2 + x[1] ** 2 - 1.0 - x[4] ** 2,
+        ],
+    ),
+    Case(
+        "BT12",
+        lambda x, sin: [0.1 * x[0], x[1]],
+        (15.811, 1.5811, 0.0, 15.083, 3.7164),
+        6.188118812,
+        lambda x, sin: [
+            x[0] + x[1] - x[2] ** 2 - 25.0,
+            x[0] ** 2 + x[1] ** 2 - x[3] ** 2 - 25.0,
+            x[0] - x[4] ** 2 - 2.0,
         ],
     ),
 )

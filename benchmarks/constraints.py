@@ -37,7 +37,7 @@ SAME = 1e-6
 
 
 def known_minima() -> list[str]:
-    """Rows of problems of Hock and Schittkowski."""
+    """Rows of problems with known minima."""
     lines = [
         "| problem | status | iterations | violation | sum of squares | known minimum |",
         "|---|---|--:|--:|--:|--:|",
@@ -129,7 +129,7 @@ def page(count: int, num_wrong: int, num_runs: int) -> str:
         "",
         "Where the load is above 1 the machine had other work, and times are upper limits.",
         "",
-        "## Hock and Schittkowski",
+        "## Hock and Schittkowski, Boggs and Tolle",
         "",
         *known_minima(),
         "",

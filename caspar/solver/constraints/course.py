@@ -18,6 +18,8 @@ import numpy as np
 
 from caspar.frontend.factors.factor import ConstraintKind
 from caspar.options import SolveOptions
+from caspar.progress import iteration as shown_iteration
+from caspar.progress import showing
 from caspar.solver.constraints.lagrangian import Expansion, Point
 from caspar.solver.constraints.newton import Newton, Polished
 from caspar.solver.constraints.outcome import (
@@ -134,7 +136,8 @@ class Course:
             status = self._newton_status()
             if status is not None:
                 # a solve looks at what else there is to report, and moves nothing
-                self._results.append(self._solved(replace(self._options, max_iterations=1), None))
+                options = replace(self._options, max_iterations=1)
+                self._results.append(self._solved(options, False, None))
                 return self._result(status)
             self._tried = np.inf
         return self._result(self._loop())
@@ -209,7 +212,7 @@ class Course:
             assert callback is not None
             return callback(_counted(record, known, offset, elapsed_s))
 
-        result = self._solved(options, None if callback is None else told)
+        result = self._solved(options, self._verbose, None if callback is None else told)
         self._results.append(result)
         self._records += [_counted(one, known, offset, elapsed_s) for one in result.iterations]
         self._values, self._promised = result.values, result.remaining_decrease
@@ -218,13 +221,15 @@ class Course:
         self._look()
         return result
 
-    def _solved(self, options: SolveOptions, on_iteration: Callback | None) -> SolveResult:
+    def _solved(
+        self, options: SolveOptions, verbose: bool | None, on_iteration: Callback | None
+    ) -> SolveResult:
         """A solve of the augmented Lagrangian."""
         problems = self._problems
         data = {name: one.data for name, one in self._terms.items()}
         arrays = problems.with_data({**self._arrays, **self._values}, data)
-        verbose, restrictions = self._verbose, self._restrictions
-        return solve(problems.session, arrays, restrictions, options, verbose, on_iteration)
+        session, restrictions = problems.session, self._restrictions
+        return solve(session, arrays, restrictions, options, verbose, on_iteration)
 
     def _look(self) -> None:
         """Evaluate constraints at the values as they go back to the user."""
@@ -310,6 +315,8 @@ class Course:
                 time_s=before_s + taken * step_s,
             )
             self._records.append(record)
+            with showing(self._verbose):
+                shown_iteration(record.__str__)
             if self._callback is None:
                 continue
             reader = ValuesReader(partial(self._as_given, point))

@@ -194,6 +194,21 @@ def test_constraints_alone_find_values() -> None:
     assert result.violation.unscaled <= 1e-15
 
 
+def test_outliers_beside_equations() -> None:
+    arrays = drawn(3, 1.0)
+    arrays["prior"]["root"] = np.ones((NUM, 1))
+    doubled = {name: np.concatenate([rows, rows]) for name, rows in arrays["prior"].items()}
+    doubled["measured"][NUM : NUM + 3] += 50.0
+    places, _ = exact(arrays)
+    found = caspar.solve_gnc(SOLVER, {**arrays, "prior": doubled}, inlier_threshold={"prior": 5.0})
+    assert np.flatnonzero(~found.inliers["prior"]).tolist() == [NUM, NUM + 1, NUM + 2]
+    assert found.result.violation is not None
+    assert found.result.violation.unscaled <= 1e-12
+    tied = np.concatenate([arrays["apart"]["first"], arrays["apart"]["second"]])
+    untied = np.setdiff1d(np.arange(NUM), tied)
+    assert found.values["Place"][untied, 0] == pytest.approx(places[untied], abs=1e-9)
+
+
 def test_limits_end_the_loop() -> None:
     arrays = drawn(0, 1.0)
     result = SOLVER.solve(arrays, max_iterations=1)

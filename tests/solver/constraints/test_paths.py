@@ -60,6 +60,13 @@ def test_callbacks_get_the_steps_of_newtons_method() -> None:
     assert len(stopped.iterations) == 3
 
 
+def test_steps_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    result = cart_pole.solve(SOLVER, 50, verbose=True)
+    captured = capsys.readouterr()
+    printed = (captured.out + captured.err).count("iteration ")
+    assert printed == len(result.iterations)
+
+
 def test_solvers_of_constraints_are_copied_and_pickled() -> None:
     for again in (copy.copy(SOLVER), pickle.loads(pickle.dumps(SOLVER))):
         result = cart_pole.solve(again, 50)
