@@ -15,6 +15,7 @@ from caspar.solver.constraints.penalties import Terms, first_terms
 from caspar.solver.constraints.violations import Floats, Linearised, Sizes
 from caspar.solver.input.problem import Problem
 from caspar.solver.normal.jacobians import DerivativeKernels, FactorJacobian
+from caspar.solver.normal.sums import add_rows
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def curvatures_of(
         for factor in jacobians:
             for one in factor.nodes:
                 if one.node == node.name:
-                    xp.add.at(total, one.index, (one.entries**2).sum(axis=1))
+                    add_rows(xp, total, one.index, (one.entries**2).sum(axis=1))
         found[node.name] = np.asarray(backend.to_host(total))
         if node.name in problem.free:
             found[node.name] = found[node.name] * _free(problem, node.name)
