@@ -56,7 +56,13 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar.arrays.shared_indices import SharedIndices
     from caspar.batch.result import BatchResult
     from caspar.batch.solver import BatchSolver
-    from caspar.frontend.factors.factor import Factor, factor
+    from caspar.frontend.factors.factor import (
+        Constraint,
+        ConstraintKind,
+        Factor,
+        constraint,
+        factor,
+    )
     from caspar.frontend.markers import (
         ConstIndexed,
         ConstSequential,
@@ -109,7 +115,13 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar.solver.gradients.gradient import Gradient
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.recording import Recording
-    from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
+    from caspar.solver.result.result import (
+        IterationRecord,
+        ProblemSize,
+        SolveResult,
+        SolveStatus,
+        Violation,
+    )
     from caspar.solver.solver import Solver
 
 __all__ = [
@@ -130,6 +142,8 @@ __all__ = [
     "ConstSequential",
     "ConstShared",
     "ConstUnique",
+    "Constraint",
+    "ConstraintKind",
     "Covariance",
     "Evaluation",
     "Factor",
@@ -164,6 +178,7 @@ __all__ = [
     "TunableShared",
     "TunableUnique",
     "UpdateResult",
+    "Violation",
     "WriteBlockSum",
     "WriteIndexed",
     "WritePair",
@@ -174,6 +189,7 @@ __all__ = [
     "bundle_adjustment",
     "cameras",
     "colmap",
+    "constraint",
     "distributed",
     "errors",
     "factor",
@@ -232,6 +248,8 @@ _NAMES = {
     "ConstSequential": "caspar.frontend.markers",
     "ConstShared": "caspar.frontend.markers",
     "ConstUnique": "caspar.frontend.markers",
+    "Constraint": "caspar.frontend.factors.factor",
+    "ConstraintKind": "caspar.frontend.factors.factor",
     "Covariance": "caspar.solver.covariance.covariance",
     "Evaluation": "caspar.solver.evaluation",
     "Factor": "caspar.frontend.factors.factor",
@@ -266,12 +284,14 @@ _NAMES = {
     "TunableShared": "caspar.frontend.markers",
     "TunableUnique": "caspar.frontend.markers",
     "UpdateResult": "caspar.live.incremental",
+    "Violation": "caspar.solver.result.result",
     "WriteBlockSum": "caspar.memory.patterns",
     "WriteIndexed": "caspar.memory.patterns",
     "WritePair": "caspar.memory.patterns",
     "WriteSequential": "caspar.memory.patterns",
     "WriteStrided": "caspar.memory.patterns",
     "WriteSum": "caspar.memory.patterns",
+    "constraint": "caspar.frontend.factors.factor",
     "factor": "caspar.frontend.factors.factor",
     "kernel": "caspar.kernels.decorator",
     "solve_gnc": "caspar.solver.gnc",

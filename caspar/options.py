@@ -110,6 +110,7 @@ class SolveOptionsDict(TypedDict, total=False):
     cost_tolerance: float | None
     gradient_tolerance: float | None
     step_tolerance: float | None
+    constraint_tolerance: float | None
     max_time_s: float | None
     linear_tolerance: float
     min_linear_tolerance: float
@@ -145,6 +146,8 @@ class SolveOptions:
         step_tolerance: Stop when a step changes the linearised residuals by less than this,
             relative to their norm. None: 1e-8, or 1e-13 if linear systems are solved exactly, 1e-9
             if nodes are eliminated then.
+        constraint_tolerance: How far an entry of a constraint may be from what must hold, relative
+            to the terms that it is made of. None: 1e-8, or 1e-5 if values are in float32.
         max_time_s: Wall-clock limit of the iterations, seconds; None: no limit.
         linear_tolerance: PCG stops when the preconditioned residual norm has fallen by this, at
             first; the forcing term then tightens it.
@@ -165,6 +168,7 @@ class SolveOptions:
     cost_tolerance: float | None = None
     gradient_tolerance: float | None = None
     step_tolerance: float | None = None
+    constraint_tolerance: float | None = None
     max_time_s: float | None = None
     linear_tolerance: float = 0.3
     min_linear_tolerance: float = 1e-2
@@ -194,7 +198,7 @@ class SolveOptions:
             self._keep("min_damping", _number, least, lambda x: 0.0 <= x <= MAX_DAMPING)
         if self.initial_damping is not None:
             self._keep("initial_damping", _number, f"{allowed}, or None", _is_damping)
-        for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
+        for name in _TOLERANCES:
             allowed = f"a number from 0 to {MAX_TOLERANCE:g}, or None"
             if getattr(self, name) is not None:
                 self._keep(name, _number, allowed, lambda x: 0.0 <= x <= MAX_TOLERANCE)
@@ -216,6 +220,18 @@ class SolveOptions:
             raise OptionError(
                 f"initial_damping={first!r}: must lie between min_damping={least_damping!r} "
                 f"and max_damping={self.max_damping!r}"
+            )
+
+    def refuse_constraint_tolerance(self) -> None:
+        """For solvers without constraints.
+
+        Raises:
+            OptionError: There is one.
+        """
+        if self.constraint_tolerance is not None:
+            raise OptionError(
+                f"constraint_tolerance={self.constraint_tolerance!r}: this solver has no "
+                "constraints; leave it out, or give Solver some"
             )
 
     def _keep(self, name: str, checked: Callable[..., float], *bounds: Any) -> None:
@@ -244,6 +260,9 @@ class SolveOptions:
                 raise OptionError(f"unknown option {name!r}{hint}; allowed: {', '.join(known)}")
         return cls(**options) if len(options) > 0 else _usual_options()
 
+
+_TOLERANCES = ("cost_tolerance", "gradient_tolerance", "step_tolerance", "constraint_tolerance")
+"""Options that are tolerances, or None."""
 
 _BESIDES_OPTIONS = ("fixed", "bounds", "on_iteration", "verbose")
 """Arguments of `solve` that are no options."""

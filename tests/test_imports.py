@@ -116,6 +116,7 @@ ROOMS = {
         "gradients": "choice input result normal covariance",
         "linear": "choice plan system normal",
         "lm": "input result plan system linear",
+        "constraints": "choice input result normal covariance gradients lm",
         "shards": "choice input result plan system linear lm",
         "ranks": "choice input plan linear lm shards",
     },
@@ -142,7 +143,13 @@ LATE = (
     *("equations/adjoint", "frontend/kernels", "frontend/printing"),
     *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
-    *("solver/covariance", "solver/gnc", "solver/gradients", "solver/plan/memory_table"),
+    *(
+        "solver/constraints",
+        "solver/covariance",
+        "solver/gnc",
+        "solver/gradients",
+        "solver/plan/memory_table",
+    ),
     *("solver/normal", "solver/ranks", "solver/result/recording", "solver/result/report"),
     "solver/shards",
 )

@@ -77,7 +77,7 @@ class BatchSolver(Remade):
         precision: str | Precision = "auto",
     ) -> None:
         start = time.perf_counter()
-        self._given = checked_factors(factors)
+        self._given = checked_factors(factors, without_constraints="BatchSolver")
         self._choices = {"backend": backend, "precision": precision}
         self.precision: Precision = checked_precision(precision)
         with showing(None):

@@ -23,6 +23,7 @@ from caspar.options import (
 )
 from caspar.runtime.arrays import to_numpy
 from caspar.runtime.select import select_backend
+from caspar.solver.choice.recipe import checked_factors
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.fixed import read_fixed
 from caspar.solver.input.problem_reader import read_factor
@@ -50,7 +51,7 @@ class Problem:
         **options: As for `caspar.Solver`; they are those of `solve`.
 
     Raises:
-        FactorError, BackendError, OptionError: As `caspar.Solver`.
+        FactorError, BackendError, OptionError: As `caspar.Solver`; or a constraint is among them.
         InputError: A factor counts nodes by position (`TunableUnique`, `TunablePair`).
     """
 
@@ -58,6 +59,7 @@ class Problem:
         self._begin(factors, options)
 
     def _begin(self, factors: Any, options: Mapping[str, Any]) -> None:
+        checked_factors(factors, without_constraints="Problem")
         self._solver = Solver(factors, **options)
         self._options, self._lock = options, RLock()
         self._given = factors

@@ -37,6 +37,7 @@ from caspar.solver.session import Session
 from caspar.solver.solving import evaluate, solve
 
 if TYPE_CHECKING:
+    from caspar.solver.constraints.problems import ConstrainedProblems
     from caspar.solver.covariance.covariance import Covariance
     from caspar.solver.covariance.estimate import Covariances
     from caspar.solver.gradients.gradient import Gradient
@@ -110,7 +111,9 @@ class Solver(Remade):
             "devices": devices,
         }
         start = time.perf_counter()
-        self._given = checked_factors(factors)
+        is_alone = type(devices) is int and devices == 1
+        refused = "" if is_alone else "Solver on several devices"
+        self._given = checked_factors(factors, without_constraints=refused)
         with showing(None):
             recipe = make_recipe(
                 self._given,
@@ -126,16 +129,21 @@ class Solver(Remade):
         self.precision: Precision = recipe.precision
         self.backend: Backend
         shared = None
-        if type(devices) is int and devices == 1:
+        if is_alone:
             self.backend = chosen_backend(backend)
         else:
             from caspar.solver.ranks.devices import devices_of
 
             self.backend, shared = devices_of(devices, backend)
-        own_precision = is_auto(precision)
+        own_precision, kinds = is_auto(precision), self.constraint_kinds
+        solved = recipe
+        if len(kinds) > 0:
+            from caspar.solver.constraints.penalised_arrays import penalised_recipe
+
+            solved = penalised_recipe(recipe, kinds)
         self._session = Session(
             self.backend,
-            recipe,
+            solved,
             value_fields(recipe.nodes),
             own_precision=own_precision,
             devices=shared,
@@ -144,16 +152,33 @@ class Solver(Remade):
         self._recipe, self._results = recipe, SolvedResults()
 
     @cached_property
+    def _constrained(self) -> "ConstrainedProblems | None":
+        """What meets constraints; None: there are none."""
+        kinds = self.constraint_kinds
+        if len(kinds) == 0:
+            return None
+        from caspar.solver.constraints.problems import ConstrainedProblems
+
+        return ConstrainedProblems(self._session, self._recipe, kinds)
+
+    def _penalised(self, arrays: Any) -> Any:
+        """Arrays for what does not solve: constraints cost nothing there."""
+        constrained = self._constrained
+        return arrays if constrained is None else constrained.without_penalties(arrays)
+
+    @cached_property
     def _covariances(self) -> "Covariances":
         from caspar.solver.covariance.estimate import Covariances
 
-        return Covariances(self.backend, self._recipe, self._results)
+        constrained = self._constrained
+        held = None if constrained is None else constrained.tangent_rows
+        return Covariances(self.backend, self._recipe, self._results, held)
 
     @cached_property
     def _gradients(self) -> "Gradients":
         from caspar.solver.gradients.gradients import Gradients
 
-        return Gradients(self.backend, self._recipe)
+        return Gradients(self.backend, self._session.recipe)
 
     def _refuse_ranks(self, method: str) -> None:
         if self._choices["devices"] != 1:
@@ -218,7 +243,8 @@ class Solver(Remade):
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with showing(None), self._session.open_aside(arrays, Constraints(fixed, bounds)) as crew:
+        arrays, given = self._penalised(arrays), Constraints(fixed, bounds)
+        with showing(None), self._session.open_aside(arrays, given) as crew:
             size, active = crew.reading.size(self._factors), crew.reading.active
             return crew.run(lambda system: describe(self.backend, size, active, system))
 
@@ -245,6 +271,7 @@ class Solver(Remade):
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
         self._refuse_ranks("system")
+        arrays = self._penalised(arrays)
         with self._session.open_aside(arrays, Constraints(fixed, bounds)) as crew:
             yield crew.only
 
@@ -259,6 +286,8 @@ class Solver(Remade):
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
+        if self._constrained is not None:
+            return self._constrained.evaluate(arrays)
         return evaluate(self._session, arrays)
 
     def memory_table(self) -> str | None:
@@ -330,6 +359,12 @@ class Solver(Remade):
         check_callback("on_iteration", on_iteration)
         check_verbose(verbose)
         given = Constraints(fixed, bounds)
+        if self._constrained is not None:
+            from caspar.solver.constraints.course import Course
+
+            course = Course(self._constrained, arrays or {}, given, checked, verbose, on_iteration)
+            return self._results.kept(course.run())
+        checked.refuse_constraint_tolerance()
         solved = solve(self._session, arrays, given, checked, verbose, on_iteration)
         # None: those of rank 0, for which there is no covariance either
         return solved if arrays is None else self._results.kept(solved)
@@ -347,7 +382,8 @@ class Solver(Remade):
         """The covariance of values, (J^T J)^-1, marginal over all other unknowns; in float64.
 
         Residuals are taken as whitened: as if each row had a variance of 1, and were linear within
-        a few standard deviations. Docs: `docs/guide/covariance.md`.
+        a few standard deviations. Equations, and inequalities that are met with equality, hold what
+        they say: it does not vary. Docs: `docs/guide/covariance.md`.
 
         Args:
             arrays: What `solve` returned, or arrays with its values, `{**arrays, **result.values}`.
@@ -394,7 +430,8 @@ class Solver(Remade):
         """Derivatives of a loss function of the values by what `solve` was given, in float64.
 
         Args:
-            result: What `solve` returned, its arrays not written to since; or arrays with values.
+            result: What `solve` returned, its arrays not written to since; or arrays with values,
+                unless there are constraints, whose multipliers only a result has.
             cotangents: By node type the derivative of the loss function by its values, (n,
                 storage_dim); zero for types that are left out.
             fixed: As for `solve`; with arrays only, as a result knows its own.
@@ -407,4 +444,9 @@ class Solver(Remade):
         """
         constraints = Constraints(fixed, bounds)
         with showing(None), self.backend.scope():
+            if self._constrained is not None:
+                from caspar.solver.constraints.derivative import constrained_gradient
+
+                args = self._constrained, self._gradients, result, cotangents, hessian
+                return constrained_gradient(*args)
             return self._gradients.differentiate(result, cotangents, constraints, hessian)

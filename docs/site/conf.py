@@ -108,6 +108,7 @@ TREE = {
         "docs/guide/losses",
         "docs/guide/fixed",
         "docs/guide/bounds",
+        "docs/guide/constraints",
         "docs/guide/covariance",
         "docs/guide/gradients",
         "docs/guide/*",

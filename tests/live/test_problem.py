@@ -308,6 +308,16 @@ def test_a_shared_constant_stays_the_same() -> None:
     assert len(problem.arrays()["sight"]["station"]) == 32
 
 
+@caspar.constraint(kind="zero")
+def apart(station: Annotated[Station, caspar.TunableShared]) -> sf.V1:
+    return sf.V1(station[0] - 1)
+
+
+def test_constraints_are_refused() -> None:
+    with pytest.raises(caspar.errors.FactorError, match="apart"):
+        caspar.Problem([known, apart], backend="cpu")
+
+
 def test_nodes_by_position_are_refused() -> None:
     with pytest.raises(caspar.errors.InputError, match="mark it with TunableShared"):
         caspar.Problem([by_position], backend="cpu")

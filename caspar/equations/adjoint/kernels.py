@@ -6,12 +6,16 @@ of the data by d_theta moves x in its tangent by -H^-1 (dG / d_theta) d_theta, w
 derivative of G. For a loss function L(x) that gives dL / d_theta = -(dG / d_theta)^T z with
 H z = dL / dx (implicit function theorem). `hessian_kernel` writes what an instance adds to H,
 `adjoint_kernel` what it adds to (dG / d_theta)^T z, the derivative of z . g with z held.
+
+Newton's method on constraints c = 0 needs g and H of factors, by `newton_kernel`, and of
+constraints c, its Jacobian and the second derivative of l^T c, by `constraint_kernel`.
 """
 
 from collections.abc import Sequence
 
 from caspar.equations.evaluation import Evaluation
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, SharedSums
+from caspar.equations.parts import FactorPart, SolverPart
 from caspar.frontend.factors.jacobian import Blocks, tangent_jacobians
 from caspar.frontend.factors.trace import WEIGHT, Argument, TracedFactor
 from caspar.frontend.precision import TYPES
@@ -19,14 +23,20 @@ from caspar.frontend.symbolic.derive import gradient
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.patterns import WriteSequential
+from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 
 FLOAT = DType.FLOAT64
 TYPES64 = TYPES[Precision.FLOAT64]
 
 HESSIAN = "hessian"
-"""Output of `hessian_kernel`."""
+"""Output of `hessian_kernel`, `newton_kernel` and `constraint_kernel`."""
+
+GRADIENT = "gradient"
+"""Output of `newton_kernel`: the derivative of the cost by the tangents of the nodes."""
+
+MULTIPLIER = "multiplier"
+"""Input of `constraint_kernel`: l."""
 
 ADJOINT = "adjoint"
 """Part of an argument's node: z."""
@@ -60,7 +70,7 @@ def hessian_kernel(factor: TracedFactor, *, is_exact: bool) -> KernelSpec:
     evaluation = kernel.evaluate(FLOAT)
     jacobian = evaluation.jacobian(factor.nodes)
     if is_exact:
-        entries = _exact(kernel, evaluation, jacobian)
+        entries = _exact(kernel, evaluation, _gradients(evaluation, jacobian))
     else:
         columns = _columns(factor, jacobian)
         slope = _slope(evaluation)
@@ -71,6 +81,46 @@ def hessian_kernel(factor: TracedFactor, *, is_exact: bool) -> KernelSpec:
         ]
     entries = _counted(evaluation, entries)
     kernel.write(HESSIAN, entries, FLOAT, WriteSequential(rows=True))
+    return kernel.build()
+
+
+def newton_kernel(factor: TracedFactor) -> KernelSpec:
+    """Writes an instance's cost, its `gradient` by the tangents of its nodes, and its `hessian`.
+
+    See `hessian_kernel`; the second derivative is exact.
+    """
+    kernel = _builder(factor, "newton")
+    evaluation = kernel.evaluate(FLOAT)
+    gradients = _gradients(evaluation, evaluation.jacobian(factor.nodes))
+    entries = _counted(evaluation, _exact(kernel, evaluation, gradients))
+    kernel.write(SolverPart.COSTS.addend, [evaluation.cost], FLOAT, WriteSequential(rows=True))
+    counted = _counted(evaluation, gradients)
+    kernel.write(GRADIENT, counted, FLOAT, WriteSequential(rows=True))
+    kernel.write(HESSIAN, entries, FLOAT, WriteSequential(rows=True))
+    return kernel.build()
+
+
+def constraint_kernel(factor: TracedFactor, *, is_curved: bool) -> KernelSpec:
+    """Writes c of an instance of a constraint, and its Jacobians.
+
+    Writes the residual, which is c, and `<argument>__jacobian` of each node argument, row by row.
+
+    Args:
+        factor: The constraint, as its function is.
+        is_curved: Also reads `multiplier`, l, and writes `hessian`, the second derivative of l^T c:
+            see `hessian_kernel`.
+    """
+    kernel = _builder(factor, "curved" if is_curved else "constraint")
+    evaluation = kernel.evaluate(FLOAT)
+    jacobian, rows = evaluation.jacobian(factor.nodes), WriteSequential(rows=True)
+    kernel.write(FactorPart.RESIDUAL.text, evaluation.residual, FLOAT, rows)
+    for node in factor.nodes:
+        own = [entry for row in jacobian[node.name] for entry in row]
+        kernel.write(node.part(FactorPart.JACOBIAN.text), own, FLOAT, rows)
+    if is_curved:
+        multiplier = kernel.read(MULTIPLIER, len(evaluation.residual), FLOAT, ReadSequential())
+        gradients = [dot(column, multiplier) for column in _columns(factor, jacobian)]
+        kernel.write(HESSIAN, _exact(kernel, evaluation, gradients), FLOAT, rows)
     return kernel.build()
 
 
@@ -142,15 +192,22 @@ def _columns(factor: TracedFactor, blocks: Blocks) -> list[list[Scalar]]:
     ]
 
 
-def _exact(kernel: FactorBuilder, evaluation: Evaluation, jacobian: Blocks) -> list[Scalar]:
+def _gradients(evaluation: Evaluation, jacobian: Blocks) -> list[Scalar]:
+    """g: w rho' J^T r, of all node arguments."""
+    slope = _slope(evaluation)
+    pull = [_times(slope, row) for row in evaluation.residual]
+    return [dot(column, pull) for column in _columns(evaluation.factor, jacobian)]
+
+
+def _exact(
+    kernel: FactorBuilder, evaluation: Evaluation, gradients: Sequence[Scalar]
+) -> list[Scalar]:
     """The lower triangle of the derivative of g by the tangents.
 
     Frames of one node need not commute, of which only the symmetric part counts: where all
     gradients sum up to 0 so do the others.
     """
-    factor, slope = evaluation.factor, _slope(evaluation)
-    pull = [_times(slope, row) for row in evaluation.residual]
-    gradients = [dot(column, pull) for column in _columns(factor, jacobian)]
+    factor = evaluation.factor
     by_node = tangent_jacobians(
         kernel, factor.nodes, gradients, evaluation.lowering, evaluation.storage, ()
     )

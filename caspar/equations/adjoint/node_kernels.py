@@ -1,4 +1,4 @@
-"""Kernels of a node type that take derivatives by its storage to its tangent, and back.
+"""Kernels of a node type that take derivatives by its storage to its tangent and back, or move it.
 
 With C = d storage / d tangent, a derivative c by the storage is C^T c by the tangent. The other way
 there are many: `push_kernel` takes the shortest, C (C^T C)^-1 t, which is tangential. Columns of C
@@ -7,6 +7,7 @@ are orthogonal for all types that SymForce has.
 
 from caspar.equations.adjoint.kernels import FLOAT
 from caspar.frontend.factors.jacobian import chart_columns
+from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import kernel_name
 from caspar.frontend.symbolic.epsilon import SYMBOL, value
@@ -53,6 +54,16 @@ def push_kernel(argument: Argument) -> KernelSpec:
         for place, speed in column:
             pushed[place] = pushed[place] + speed * entry / length
     kernel.write(OUTPUT, pushed, FLOAT, WriteSequential(rows=True))
+    return kernel.build()
+
+
+def move_kernel(argument: Argument) -> KernelSpec:
+    """Writes `output`, (storage_dim,): the value after the step `input`, (tangent_dim,)."""
+    kernel = KernelBuilder(kernel_name(argument.node_type.name, "move"), FLOAT)
+    storage = kernel.read(VALUE, argument.storage_dim, FLOAT, ReadSequential())
+    step = kernel.read(INPUT, argument.tangent_dim, FLOAT, ReadSequential())
+    moved = retracted(argument.node_type, storage, step)
+    kernel.write(OUTPUT, moved, FLOAT, WriteSequential(rows=True))
     return kernel.build()
 
 

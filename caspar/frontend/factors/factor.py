@@ -1,15 +1,21 @@
-"""The `factor` decorator: a residual function with the names it needs to be traced later."""
+"""The decorators `factor` and `constraint`: residual functions with the names that tracing needs.
+
+What a factor returns costs half of its square; what a constraint returns must be zero, or not
+negative. Given arrays alike, both are traced when a solver is made.
+"""
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar, SupportsIndex, overload
 
 import caspar
 from caspar.errors import FactorError
 from caspar.frontend.factors.loss import Loss, checked_loss
 from caspar.frontend.tracing.signature import UserFunction
+from caspar.options import choice
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,3 +147,85 @@ def factor(
         return Factor(decorated, decorated.__name__, local_names, loss)
 
     return decorate if function is _MISSING else decorate(function)
+
+
+class ConstraintKind(Enum):
+    """What must hold of each entry c of a constraint's vector.
+
+    ZERO: c = 0.
+    POSITIVE: c >= 0.
+    """
+
+    ZERO = "zero"
+    POSITIVE = "positive"
+
+
+@dataclass(frozen=True, repr=False)
+class Constraint(Factor):
+    """A constraint between unknowns. Calling it calls the function.
+
+    Attributes:
+        must_be: What must hold of each entry.
+    """
+
+    must_be: ConstraintKind = ConstraintKind.ZERO
+    kind: ClassVar[str] = "constraint"
+
+    def with_loss(self, loss: Loss | type[Loss] | None) -> Factor:
+        """Refused: what must hold exactly has no loss.
+
+        Raises:
+            FactorError: Always.
+        """
+        raise FactorError(f"constraint {self.name}: a constraint holds exactly and has no loss")
+
+
+def constraint(*, kind: str | ConstraintKind) -> Callable[[Callable[..., Any]], Constraint]:
+    """Turn a residual function into a constraint: `@caspar.constraint(kind="zero")`.
+
+    The function is annotated and written as that of `caspar.factor`, and its arrays are passed in
+    the same way. A `Solver` lowers the cost of its factors over values that meet all constraints.
+    Docs: `docs/guide/constraints.md`.
+
+    Args:
+        kind: `zero`: every entry of the vector that the function returns must be 0. `positive`:
+            every entry must be at least 0.
+
+    Raises:
+        FactorError: The argument is not a plain function.
+        OptionError: An unknown kind.
+    """
+    local_names = dict(sys._getframe(1).f_locals)
+    must_be: ConstraintKind = choice(ConstraintKind, "kind", kind)
+
+    def decorate(decorated: Callable[..., Any]) -> Constraint:
+        if not inspect.isfunction(decorated):
+            raise FactorError(
+                f"caspar.constraint needs a function, got {decorated!r}: write it with def, "
+                "its arguments annotated Annotated[Type, Marker]"
+            )
+        return Constraint(decorated, decorated.__name__, local_names, must_be=must_be)
+
+    return decorate
+
+
+def constraint_kinds(factors: Sequence[Factor]) -> dict[str, ConstraintKind]:
+    """By the names of the constraints among some factors what must hold of them."""
+    return {one.name: one.must_be for one in factors if isinstance(one, Constraint)}
+
+
+def refuse_constraints(factors: Sequence[Factor], what: str) -> None:
+    """Refuse constraints where they cannot be met.
+
+    Args:
+        factors: A solver's.
+        what: What does not take them, at the start of the message.
+
+    Raises:
+        FactorError: There are some; names them.
+    """
+    names = ", ".join(constraint_kinds(factors))
+    if names != "":
+        raise FactorError(
+            f"{what} does not take constraints yet: {names}. Use a Solver on one device"
+        )

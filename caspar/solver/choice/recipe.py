@@ -10,7 +10,12 @@ from typing import Any, SupportsIndex, TypeVar
 
 from caspar.equations.solver_form import elimination_refusal
 from caspar.errors import FactorError, OptionError
-from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.factor import (
+    ConstraintKind,
+    Factor,
+    constraint_kinds,
+    refuse_constraints,
+)
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.symbolic.field_types import storage_fields
 from caspar.options import (
@@ -123,11 +128,17 @@ def is_auto(given: Any) -> bool:
     return isinstance(given, str) and given == "auto"
 
 
-def checked_factors(factors: Sequence[Factor] | Factor) -> tuple[Factor, ...]:
+def checked_factors(
+    factors: Sequence[Factor] | Factor, *, without_constraints: str = ""
+) -> tuple[Factor, ...]:
     """The factors as a tuple, if they are factors with names of their own.
 
+    Args:
+        factors: As the user passed them.
+        without_constraints: What takes no constraints, for the error; empty: it does.
+
     Raises:
-        FactorError: Something else, none, or two of one name.
+        FactorError: Something else, none, or two of one name; constraints that are not taken.
     """
     if isinstance(factors, Factor):
         factors = [factors]
@@ -146,6 +157,8 @@ def checked_factors(factors: Sequence[Factor] | Factor) -> tuple[Factor, ...]:
             raise FactorError(
                 f"two factors are named {name!r}; arrays are passed by name, so rename one of them"
             )
+    if without_constraints != "":
+        refuse_constraints(factors, without_constraints)
     return tuple(factors)
 
 
@@ -201,6 +214,11 @@ class Remade:
     def traced_factors(self) -> tuple[Any, ...]:
         """All factors as expressions, each a `TracedFactor`: for what draws or reports."""
         return self._factors
+
+    @property
+    def constraint_kinds(self) -> dict[str, ConstraintKind]:
+        """By constraint what must hold."""
+        return constraint_kinds(self._given)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.

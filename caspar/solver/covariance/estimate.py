@@ -8,7 +8,7 @@ everything else once for a covariance.
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,17 @@ from caspar.solver.normal.matrix import Linearized
 from caspar.solver.result.solved import Solved, SolvedResults
 
 
+class HeldRows(Protocol):
+    """What holds some directions: constraints."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of those in the recipe that are no factors."""
+
+    def of(self, problem: Problem, jacobians: Sequence[FactorJacobian]) -> list[FactorJacobian]:
+        """Their rows, of great weight, beside the Jacobians of the factors."""
+
+
 class Covariances:
     """Covariances of a solver's problems.
 
@@ -45,9 +56,17 @@ class Covariances:
         backend: Where the solver runs.
         recipe: Its factors and node types; its precision and linear solver do not matter.
         results: What it has solved.
+        held: Its constraints; None: there are none.
     """
 
-    def __init__(self, backend: Backend, recipe: Recipe, results: SolvedResults) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        recipe: Recipe,
+        results: SolvedResults,
+        held: HeldRows | None = None,
+    ) -> None:
+        self._held = held
         self._backend = backend
         self._recipe = recipe
         self._kernels = DerivativeKernels(backend)
@@ -89,7 +108,12 @@ class Covariances:
         precision = Precision.FLOAT64
         problem = read_problem(arrays, factors, nodes, backend, precision, constraints=constraints)
         requested = requested_instances(blocks, problem.counts)
-        jacobians = self._kernels.evaluate(given_factors(factors, problem), problem)
+        given = given_factors(factors, problem)
+        if self._held is not None:
+            given = [one for one in given if one.name not in self._held.names]
+        jacobians = self._kernels.evaluate(given, problem)
+        if self._held is not None:
+            jacobians += self._held.of(problem, jacobians)
         free = without_active(problem, backend)
         jacobians = _without_held(jacobians, free, requested)
         linearized = Linearized(backend, jacobians, nodes, problem.counts, free)
@@ -107,12 +131,12 @@ class Covariances:
                 "left to estimate a variance from; pass scale_by_residual_variance=False"
             )
         factor = variance if scales_by_variance else 1.0
-        given = {name: giver(backend, problem.given[name]) for name in requested}
+        givers = {name: giver(backend, problem.given[name]) for name in requested}
 
         def cross(name: str, number: int, other: str, other_number: int) -> Any:
             with backend.scope():
                 found = marginals.cross(name, number, other, other_number)
-                return given[name](backend.upload(factor * found))
+                return givers[name](backend.upload(factor * found))
 
         return Covariance(
             instances=requested,
@@ -124,7 +148,7 @@ class Covariances:
             is_scaled=scales_by_variance,
             method=inverse.method,
             _blocks={
-                name: given[name](factor * marginals.blocks(name, numbers))
+                name: givers[name](factor * marginals.blocks(name, numbers))
                 for name, numbers in requested.items()
             },
             _cross=cross,

@@ -1,4 +1,4 @@
-"""Derivatives by the storage of nodes, taken to their tangents and back.
+"""Derivatives by the storage of nodes, taken to their tangents and back; steps of nodes.
 
 Input: (n, storage_dim) or (n, tangent_dim) rows of a node type. Output: the other one. Cost tier:
 kernels once for a solver, launches once for a gradient.
@@ -13,6 +13,7 @@ from caspar.equations.adjoint.node_kernels import (
     OUTPUT,
     VALUE,
     is_own_tangent,
+    move_kernel,
     pull_kernel,
     push_kernel,
 )
@@ -26,6 +27,7 @@ from caspar.solver.normal.instance_kernels import Packed, compiled, output_rows
 _SPECS: Mapping[str, Callable[[Argument], KernelSpec]] = {
     "pull": pull_kernel,
     "push": push_kernel,
+    "move": move_kernel,
 }
 
 
@@ -55,6 +57,12 @@ class Charts:
     def pushed(self, name: str, values: Array, rows: Array) -> Array:
         """Derivatives by the storage, (n, storage_dim), from those by the tangent."""
         return self._through("push", name, values, rows)
+
+    def moved(self, name: str, values: Array, steps: Array) -> Array:
+        """Values, (n, storage_dim), after steps in the tangent, (n, tangent_dim)."""
+        if self._own[name]:
+            return values + steps
+        return self._through("move", name, values, steps)
 
     def _through(self, role: str, name: str, values: Array, rows: Array) -> Array:
         if self._own[name]:
@@ -87,6 +95,7 @@ class Charts:
             if (role, name) not in self._kernels:
                 argument = self._arguments[name]
                 key = f"{role} {name} {argument.symbols} {argument.chart_key}"
+                key += argument.node_type.retraction_key if role == "move" else ""
                 specs = {key: lambda: _SPECS[role](argument)}
                 (self._kernels[role, name],) = compiled(self._backend, "charts", specs)
             return self._kernels[role, name]

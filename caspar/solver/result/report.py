@@ -97,6 +97,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         *_remaining_facts(result),
         ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}{_held_text(problem)}"),
         *_bounds_facts(result),
+        *_constraint_facts(result),
         ("residuals", f"{problem.num_residuals:,}: {_residuals_text(problem)}"),
         *(("fitted", text) for text in fitted_texts(result)),
         *_errors_facts(result),
@@ -155,6 +156,25 @@ def _bounds_facts(result: SolveResult) -> list[tuple[str, str]]:
         ]
         text += f": {', '.join(names)}"
     return [("bounds", text)]
+
+
+def _constraint_facts(result: SolveResult) -> list[tuple[str, str]]:
+    """How well constraints hold, and how many of their entries hold the cost back."""
+    violation = result.violation
+    if violation is None:
+        return []
+    binding = ", ".join(
+        f"{np.count_nonzero(rows):,} of {rows.size:,} entries of {name}"
+        for name, rows in result.multipliers.items()
+    )
+    worst = f" at {violation.constraint}[{violation.instance}]" if violation.scaled > 0.0 else ""
+    return [
+        (
+            "constraints",
+            f"hold to {violation.unscaled:.1e}, relative to their terms {violation.scaled:.1e}"
+            f"{worst}; with a multiplier: {binding}",
+        )
+    ]
 
 
 def _bound_text(result: SolveResult, name: str, row: int, column: int) -> str:
@@ -362,6 +382,7 @@ def _style(status: SolveStatus) -> str:
         SolveStatus.INITIAL_COST_NOT_FINITE,
         SolveStatus.DERIVATIVES_NOT_FINITE,
         SolveStatus.OUT_OF_RANGE,
+        SolveStatus.INFEASIBLE,
     )
     return "red" if status in failures else "yellow"
 

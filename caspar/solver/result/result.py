@@ -104,6 +104,15 @@ class SolveStatus(Enum):
         "the scale of the loss."
     )
 
+    INFEASIBLE = (
+        "The solve found no values that meet all constraints. Look at the constraints that the "
+        "remark names: they contradict each other or what is held, or start elsewhere."
+    )
+    FEASIBLE_NOT_OPTIMAL = (
+        "All constraints are met, but the cost may not be at its minimum. Solve again from these "
+        "values, or scale residuals and constraints so that their derivatives are alike."
+    )
+
     @property
     def is_success(self) -> bool:
         """Whether the solve converged: no step lowers the cost by more than the tolerances."""
@@ -241,8 +250,27 @@ NAMES_OF_RESULT = {
     "losses": "factor with a loss",
     "num_beyond_scale": "factor with a loss",
     "active_bounds": "node type with bounds",
+    "multipliers": "constraint",
 }
 """By each mapping of a `SolveResult` what its names stand for."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """The constraint entry that is farthest from what must hold.
+
+    Attributes:
+        unscaled: The greatest distance of an entry, in its own unit.
+        scaled: The greatest distance relative to the terms that an entry is made of, which
+            `constraint_tolerance` is compared with.
+        constraint: The constraint that has the greatest relative distance.
+        instance: Its instance.
+    """
+
+    unscaled: float
+    scaled: float
+    constraint: str
+    instance: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,6 +311,10 @@ class SolveResult:
         num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
+        multipliers: By constraint (m, dim) on the host: the derivative of the least cost by the
+            right-hand side of each entry of c = 0 or c >= 0. Of inequalities they are at least 0,
+            and 0 if they do not hold anything back.
+        violation: How well constraints are met at `values`; None: there are none.
         given: What `solve` was given, a `Given`, for all that is asked of a result later.
         too_narrow: Why a solve in mixed precision goes on in float64; empty in what is returned.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
@@ -310,6 +342,8 @@ class SolveResult:
     losses: Mapping[str, str] = field(default_factory=dict)
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
+    multipliers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    violation: Violation | None = None
     given: Any = field(default=None, repr=False)
     too_narrow: str = field(default="", repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)

@@ -1,0 +1,262 @@
+"""Newton's method on active constraints: quick near a minimum, and exact.
+
+A step d and a change e of multipliers solve
+
+    [ H + J^T P J  -J^T ] [d]   [ -(g - J^T (l - P c)) ]
+    [     -J         0  ] [e] = [           c          ]
+
+with H the second derivative of the Lagrangian f - l^T c, J and c of the entries that are active,
+and P their penalties, which change no solution and make the first block positive definite near a
+minimum (Hestenes, 1969). Entries of equations are active; of inequalities those with l - p c > 0,
+as in primal-dual active sets (Hintermueller, Ito, Kunisch, SIAM J. Optim. 2002). The system is
+scaled to a diagonal of ones and rows of length one; a small negative diagonal in place of the zero
+lets it have redundant rows, and refinement takes it off again. By the signs of pivots of L D L^T
+a step is known to lead to a minimum; if it does not, multiples of the scaled identity are added, as
+in Waechter, Biegler, *On the implementation of an interior-point filter line-search algorithm*,
+2006. Cost tier: a factorisation for a step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from caspar.frontend.factors.factor import ConstraintKind
+from caspar.solver.constraints.bordered import System
+from caspar.solver.constraints.lagrangian import Expansion, Point
+from caspar.solver.constraints.violations import Floats, Sizes
+
+MAX_STEPS = 60
+"""Of one run; near a minimum it takes three to six."""
+
+SHRINKS = 0.7
+"""A step is taken if it leaves at most this share of what is wrong."""
+
+ARMIJO = 1e-4
+"""Or if it lowers the cost with weighted violations by this share of what is promised."""
+
+SHORTEST = 2.0**-12
+"""Share of a step at which nothing better is looked for."""
+
+SHIFTS = (0.0, *(3.0 * 10.0**power for power in range(-7, 4)))
+"""What is added to the scaled diagonal until the step leads to a minimum; it never makes a diagonal
+entry of -1 zero."""
+
+SHORT = 1.0
+"""The same of a step that is short already."""
+
+RUNAWAY = 100.0
+"""Times what was wrong at first, at which a run ends."""
+
+IDLE = 1e-7
+"""Share of what was wrong at first that multipliers of the wrong sign may be at the end."""
+
+SMALL_STEP = 1e-7
+"""Of values, by their sizes: a step of this length leaves the square of it."""
+
+
+@dataclass(frozen=True)
+class Polished:
+    """What Newton's method came to.
+
+    Attributes:
+        points: The start, and where each step that was accepted ended.
+        errors: What was wrong there.
+        has_converged: Whether the last one is a minimum, as far as rounding tells.
+    """
+
+    points: tuple[Point, ...]
+    errors: tuple[float, ...]
+    has_converged: bool
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a step from a point needs.
+
+    Attributes:
+        scale: What makes the diagonal one; 0 for what is held or at a bound.
+        error: What is wrong: gradient, violations and idle multipliers, in the unit of the root of
+            the cost.
+    """
+
+    scale: Floats
+    error: float
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step.
+
+    Attributes:
+        values: d.
+        multipliers: l + e by constraint, (m, dim); 0 of what is not active.
+        shift: What was added to the scaled diagonal.
+    """
+
+    values: Floats
+    multipliers: Mapping[str, Floats]
+    shift: float
+
+
+class Newton:
+    """Steps on one structure.
+
+    Args:
+        expansion: The Lagrangian.
+        penalties: By constraint (m, dim).
+        sizes: Of values, by node type.
+    """
+
+    def __init__(self, expansion: Expansion, penalties: Mapping[str, Floats], sizes: Sizes) -> None:
+        self._expansion, self._penalties = expansion, penalties
+        unknowns, problem = expansion.unknowns, expansion.problem
+        own, free = {}, {}
+        for name, node in unknowns.nodes.items():
+            shape = node.count, node.dim
+            own[name] = np.broadcast_to(sizes[name], shape)
+            free[name] = np.asarray(problem.free.get(name, np.ones(shape)), bool)
+        for name, limits in problem.bounds.items():
+            # a component is held where its limits are crossed
+            free[name] = limits.lower <= limits.upper
+        self._sizes, self._free = unknowns.joined(np, own), unknowns.joined(np, free)
+
+    def run(self, point: Point, max_steps: int) -> Polished:
+        """Take steps from some values as long as they help.
+
+        It has converged if two steps in a row are short: the second one shows that what is active
+        stays so.
+        """
+        parts, num_short = self._parts(point), 0
+        first, errors, points = parts.error, [parts.error], [point]
+        weights = {name: np.abs(rows) for name, rows in point.multipliers.items()}
+        while len(points) <= min(max_steps, MAX_STEPS) and parts.error <= RUNAWAY * first:
+            step = self._step(parts, point)
+            if step is None:
+                break
+            length = float(np.abs(step.values / self._sizes).max(initial=0.0))
+            is_short = length <= SMALL_STEP and step.shift == 0.0
+            num_short = num_short + 1 if is_short else 0
+            for name, rows in step.multipliers.items():
+                weights[name] = np.maximum(weights[name], np.abs(rows))
+            found = self._shortened(parts, point, step, SHORT if is_short else SHORTEST, weights)
+            if found is None:
+                num_short = 2 if is_short and self._idle(step, point) <= IDLE * first else 0
+                break
+            point, parts = found
+            errors.append(parts.error)
+            points.append(point)
+            if num_short == 2:
+                break
+        return Polished(tuple(points), tuple(errors), num_short == 2)
+
+    def _shortened(
+        self,
+        parts: _Parts,
+        point: Point,
+        step: "_Step",
+        shortest: float,
+        weights: Mapping[str, Floats],
+    ) -> tuple[Point, _Parts] | None:
+        """Where a step ends, or half of it, and so on; None: nowhere is better.
+
+        An end is better if it leaves less of what is wrong, or if it lowers the cost with weighted
+        violations (Han, 1977) by a share of what the linear model promises.
+        """
+        before = _merit(point, weights)
+        slope = float(point.gradient @ step.values) - (before - point.cost)
+        most = SHRINKS if shortest < SHORT else 1.0
+        share = 1.0
+        while share >= shortest:
+            candidate = self._moved(point, step, share)
+            if candidate.is_finite:
+                after = self._parts(candidate)
+                decrease = before - _merit(candidate, weights)
+                is_lower = slope < 0.0 and decrease >= -ARMIJO * share * slope
+                if after.error < most * parts.error or (is_lower and shortest < SHORT):
+                    return candidate, after
+            share *= 0.5
+        return None
+
+    def _idle(self, step: "_Step", point: Point) -> float:
+        """How far multipliers of inequalities would go below 0, in the unit of errors."""
+        squares = sum(
+            float((np.minimum(rows, 0.0) ** 2 / self._penalties[name]).sum())
+            for name, rows in step.multipliers.items()
+            if point.found[name].kind is ConstraintKind.POSITIVE
+        )
+        return float(np.sqrt(squares))
+
+    # -- one step --------------------------------------------------------------------------------
+
+    def _moved(self, point: Point, step: "_Step", share: float) -> Point:
+        values = self._expansion.moved(point, share * step.values)
+        for name, limits in self._expansion.problem.bounds.items():
+            values[name] = limits.within(values[name])
+        multipliers = {
+            name: rows + share * (step.multipliers[name] - rows)
+            for name, rows in point.multipliers.items()
+        }
+        for name, rows in multipliers.items():
+            if point.found[name].kind is ConstraintKind.POSITIVE:
+                multipliers[name] = np.maximum(rows, 0.0)
+        return self._expansion.at(values, multipliers, self._penalties)
+
+    def _parts(self, point: Point) -> _Parts:
+        scale = self._scale(self._expansion.border.diagonal(point.first), point)
+        squares, first = float(((point.pull * scale) ** 2).sum()), 0
+        for name, one in point.found.items():
+            active = point.active[first : first + one.rows.size].reshape(one.rows.shape)
+            first += one.rows.size
+            penalties = self._penalties[name]
+            idle = point.multipliers[name] ** 2 / penalties
+            squares += float(np.where(active, penalties * one.rows**2, idle).sum())
+        return _Parts(scale, float(np.sqrt(squares)))
+
+    def _scale(self, diagonal: Floats, point: Point) -> Floats:
+        """What makes the first block's diagonal one; 0 for what is held or at a bound."""
+        diagonal = np.abs(diagonal)
+        moves = self._free & (diagonal > 0.0)
+        for name, limits in self._expansion.problem.bounds.items():
+            node = self._expansion.unknowns.nodes[name]
+            place = slice(node.first, node.first + node.count * node.dim)
+            pull = point.pull[place].reshape(node.count, node.dim)
+            held = np.zeros(pull.shape, bool)
+            for component, number in limits.places.items():
+                rows, own = point.values[name][:, number], pull[:, component]
+                at_lower = rows <= limits.lower[:, component]
+                at_upper = rows >= limits.upper[:, component]
+                held[:, component] = (at_lower & (own > 0.0)) | (at_upper & (own < 0.0))
+            moves[place] &= ~held.ravel()
+        return np.where(moves, 1.0 / np.sqrt(np.where(moves, diagonal, 1.0)), 0.0)
+
+    def _step(self, parts: _Parts, point: Point) -> "_Step | None":
+        """d and l + e; None: no curvature that is added makes the system one of a minimum."""
+        for shift in SHIFTS:
+            system = System(
+                point.first,
+                point.jacobian,
+                point.active,
+                parts.scale,
+                -point.pull,
+                point.rows,
+                shift,
+            )
+            found = self._expansion.border.solved(system)
+            if found is None:
+                continue
+            multipliers, first = {}, 0
+            for name, rows in point.multipliers.items():
+                place = slice(first, first + rows.size)
+                first += rows.size
+                own = rows + found[1][place].reshape(rows.shape)
+                multipliers[name] = np.where(point.active[place].reshape(rows.shape), own, 0.0)
+            return _Step(found[0], multipliers, shift)
+        return None
+
+
+def _merit(point: Point, weights: Mapping[str, Floats]) -> float:
+    """The cost with weighted violations."""
+    return point.cost + sum(
+        float((weights[name] * one.violation).sum()) for name, one in point.found.items()
+    )

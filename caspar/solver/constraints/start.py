@@ -1,0 +1,120 @@
+"""What the start values of a problem show: penalties that fit its cost, and what it leaves open.
+
+Input: a `Problem` in float64 and its constraints at the start. Output: a `Beginning`. Cost tier:
+kernels once for a solver, the rest once for a solve.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.runtime.backend import Backend
+from caspar.solver.constraints.penalties import Terms, first_terms
+from caspar.solver.constraints.violations import Floats, Linearised, Sizes
+from caspar.solver.input.problem import Problem
+from caspar.solver.normal.jacobians import DerivativeKernels, FactorJacobian
+from caspar.solver.normal.sums import add_rows
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What the start values show.
+
+    Attributes:
+        terms: Penalties for the first solve.
+        cost: Of the factors.
+        is_left_open: Whether some unknowns of constraints are in no factor: only constraints say
+            what they are.
+    """
+
+    terms: dict[str, Terms]
+    cost: float
+    is_left_open: bool
+
+
+class Start:
+    """Looks at problems of a solver before their first solve.
+
+    Args:
+        backend: Where kernels run.
+        nodes: Node types.
+    """
+
+    def __init__(self, backend: Backend, nodes: Sequence[NodeType]) -> None:
+        self._backend, self._nodes = backend, nodes
+        self._derivatives = DerivativeKernels(backend)
+
+    def look(
+        self,
+        factors: Sequence[TracedFactor],
+        problem: Problem,
+        found: Mapping[str, Linearised],
+        sizes: Sizes,
+    ) -> Beginning:
+        """Look at the start values.
+
+        Args:
+            factors: Factors that are no constraints, with terms.
+            problem: The arrays.
+            found: The constraints at its values.
+            sizes: Of these.
+        """
+        derived = self._derivatives.evaluate(factors, problem)
+        curvatures = curvatures_of(self._backend, self._nodes, problem, derived)
+        cost = sum(float(factor.costs.sum()) for factor in derived)
+        moving = without_held(found, problem)
+        is_left_open = any(
+            bool(((curvatures[node.node][node.index] == 0.0) & node.entries.any(axis=1)).any())
+            for one in moving.values()
+            for node in one.nodes
+        )
+        return Beginning(first_terms(moving, curvatures, sizes), cost, is_left_open)
+
+
+def curvatures_of(
+    backend: Backend,
+    nodes: Sequence[NodeType],
+    problem: Problem,
+    jacobians: Sequence[FactorJacobian],
+) -> dict[str, Floats]:
+    """By node type (n, tangent_dim), the diagonal of J^T J; 0 for what is held."""
+    xp = backend.xp
+    found = {}
+    for node in nodes:
+        total = xp.zeros((problem.counts[node.name], node.tangent_dim))
+        for factor in jacobians:
+            for one in factor.nodes:
+                if one.node == node.name:
+                    add_rows(xp, total, one.index, (one.entries**2).sum(axis=1))
+        found[node.name] = np.asarray(backend.to_host(total))
+        if node.name in problem.free:
+            found[node.name] = found[node.name] * _free(problem, node.name)
+    return found
+
+
+def without_held(found: Mapping[str, Linearised], problem: Problem) -> dict[str, Linearised]:
+    """Constraints without the derivatives by what is held."""
+    if len(problem.free) == 0:
+        return dict(found)
+    return {
+        name: replace(
+            one,
+            nodes=tuple(
+                replace(node, entries=node.entries * _free(problem, node.node)[node.index][:, None])
+                if node.node in problem.free
+                else node
+                for node in one.nodes
+            ),
+        )
+        for name, one in found.items()
+    }
+
+
+def _free(problem: Problem, name: str) -> Floats:
+    """(n, tangent_dim) 1 for what moves, also where it has bounds; else 0."""
+    if name in problem.bounds:
+        limits = problem.bounds[name]
+        return np.asarray(limits.lower <= limits.upper, np.float64)
+    return np.asarray(problem.free[name], np.float64)

@@ -1,0 +1,164 @@
+"""What constraints are at some values: c, its Jacobian, and sizes that make units not matter.
+
+Input: traced constraints and a `Problem` in float64. Output: a `Linearised` for each constraint, on
+the host. Cost tier: kernels once for a solver; the rest once for a solve of the loop.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.equations.adjoint.kernels import constraint_kernel
+from caspar.equations.parts import FactorPart
+from caspar.frontend.factors.factor import ConstraintKind
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.runtime.backend import Backend
+from caspar.solver.input.problem import Problem
+from caspar.solver.normal.instance_kernels import InstanceInputs, InstanceKernels, Packed
+
+Floats = NDArray[np.float64]
+
+Flags = Mapping[str, NDArray[np.bool_]]
+"""By constraint, (m, dim)."""
+
+Sizes = Mapping[str, Floats]
+"""By node type, (tangent_dim,)."""
+
+FIRST = "constraint"
+"""Role of the kernel that writes c and its Jacobian."""
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """The derivative of a constraint by one of its nodes.
+
+    Attributes:
+        node: Name of the node type.
+        index: (m,) the node of each instance.
+        entries: (m, dim, tangent_dim).
+    """
+
+    node: str
+    index: NDArray[np.integer[Any]]
+    entries: Floats
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """A constraint at some values.
+
+    Attributes:
+        kind: What must hold.
+        rows: (m, dim) c.
+        nodes: Its derivatives.
+    """
+
+    kind: ConstraintKind
+    rows: Floats
+    nodes: tuple[NodeRows, ...]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether c and its derivatives are numbers."""
+        return bool(
+            np.isfinite(self.rows).all()
+            and all(np.isfinite(one.entries).all() for one in self.nodes)
+        )
+
+    @property
+    def violation(self) -> Floats:
+        """(m, dim) how far each entry is from what must hold."""
+        if self.kind is ConstraintKind.ZERO:
+            return np.abs(self.rows)
+        return np.maximum(-self.rows, 0.0)
+
+    def scale(self, sizes: Sizes) -> Floats:
+        """(m, dim) what each entry of c would be, if its terms did not cancel.
+
+        Args:
+            sizes: Of values; see `value_sizes`.
+        """
+        total = np.zeros(self.rows.shape)
+        for one in self.nodes:
+            total += np.abs(one.entries) @ sizes[one.node]
+        return np.where(total > 0.0, total, 1.0)
+
+
+class Constraints:
+    """The constraints of a solver.
+
+    Args:
+        backend: Where they are evaluated.
+        factors: As their functions are.
+        kinds: By name what must hold.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        factors: Sequence[TracedFactor],
+        kinds: Mapping[str, ConstraintKind],
+    ) -> None:
+        self._backend, self.factors, self.kinds = backend, tuple(factors), kinds
+        makers = {FIRST: partial(constraint_kernel, is_curved=False)}
+        self._kernels = InstanceKernels(backend, "constraints", makers)
+
+    def at(self, problem: Problem) -> dict[str, Linearised]:
+        """By name those that have instances."""
+        self._kernels.load(self.factors, [FIRST])
+        backend = self._backend
+        values = {name: Packed.of(backend, rows) for name, rows in problem.values.items()}
+        found = {}
+        for factor in self.factors:
+            if problem.factors[factor.name].count == 0:
+                continue
+            inputs = InstanceInputs(backend, factor, problem, values)
+            launch, outputs = inputs.bind(self._kernels.of(factor, FIRST), first_dims(factor))
+            backend.runner([launch])()
+            found[factor.name] = linearised(backend, inputs, self.kinds[factor.name], outputs)
+        return found
+
+
+def first_dims(factor: TracedFactor) -> dict[str, int]:
+    """Outputs of the kernel of a constraint, and their scalars."""
+    dim = len(factor.residual)
+    by_node = {one.part(FactorPart.JACOBIAN.text): dim * one.tangent_dim for one in factor.nodes}
+    return {FactorPart.RESIDUAL.text: dim, **by_node}
+
+
+def linearised(
+    backend: Backend, inputs: InstanceInputs, kind: ConstraintKind, outputs: Mapping[str, Any]
+) -> Linearised:
+    """A constraint from what its kernel wrote."""
+    rows = np.array(backend.to_host(outputs[FactorPart.RESIDUAL.text]))
+    nodes = tuple(
+        NodeRows(
+            one.node_type.name,
+            np.asarray(backend.to_host(inputs.index[one.name])),
+            np.array(backend.to_host(outputs[one.part(FactorPart.JACOBIAN.text)])).reshape(
+                *rows.shape, one.tangent_dim
+            ),
+        )
+        for one in inputs.factor.nodes
+    )
+    return Linearised(kind, rows, nodes)
+
+
+def value_sizes(nodes: Sequence[NodeType], values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """By node type (tangent_dim,): the largest number of each component, 1 for turns.
+
+    Args:
+        nodes: Node types.
+        values: By name (n, storage_dim) on the host.
+    """
+    sizes = {}
+    for node in nodes:
+        size, rows = np.ones(node.tangent_dim), values[node.name]
+        for component, place in node.shifted_places.items():
+            size[component] = np.abs(rows[:, place]).max(initial=0.0)
+        sizes[node.name] = np.where(size > 0.0, size, 1.0)
+    return sizes

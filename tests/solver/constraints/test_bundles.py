@@ -1,0 +1,103 @@
+"""Known distances between the views of a bundle, by every linear solver, precision and backend."""
+
+from functools import cache
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+
+import caspar
+from tests.solver.solving import ON_BACKENDS
+from tests.solver.test_fixed import MARKS, METHODS, SIGHTINGS, VIEWS, View, sighting
+from tests.support_cudss import require_library
+
+FIRST, SECOND = np.array([0, 1, 2]), np.array([1, 2, 4])
+
+
+@caspar.constraint(kind="zero")
+def rod(
+    first: Annotated[View, caspar.TunableShared],
+    second: Annotated[View, caspar.TunableShared],
+    length: Annotated[sf.V1, caspar.ConstSequential],
+) -> sf.V1:
+    return sf.V1((first.pose.t - second.pose.t).norm(sf.epsilon()) - length[0])
+
+
+def between(views: Any) -> Any:
+    """Distances of the views that rods connect."""
+    return np.linalg.norm(views[FIRST, 4:7] - views[SECOND, 4:7], axis=1)
+
+
+@cache
+def arrays() -> dict[str, Any]:
+    """Rods a little longer than what pictures say, and noise in these."""
+    random = np.random.default_rng(5)
+    pixel = SIGHTINGS["pixel"] + 0.3 * random.normal(size=SIGHTINGS["pixel"].shape)
+    lengths = np.array([1.01, 0.98, 1.02]) * between(VIEWS)
+    return {
+        "View": VIEWS,
+        "Mark": MARKS,
+        "sighting": {**SIGHTINGS, "pixel": pixel},
+        "rod": {"first": FIRST, "second": SECOND, "length": lengths[:, None]},
+    }
+
+
+FIXED = {"View": {"pose": [0], "lens": True}}
+
+
+@cache
+def best() -> caspar.SolveResult:
+    solver = caspar.Solver([sighting, rod], backend="cpu", precision="float64")
+    result = solver.solve(arrays(), fixed=FIXED)
+    assert result.status.is_success
+    return result
+
+
+def test_rods_as_heavy_residuals_come_near() -> None:
+    known = {name: rows for name, rows in arrays().items() if name != "rod"}
+
+    @caspar.factor
+    def heavy(
+        first: Annotated[View, caspar.TunableShared],
+        second: Annotated[View, caspar.TunableShared],
+        length: Annotated[sf.V1, caspar.ConstSequential],
+    ) -> sf.V1:
+        return sf.V1(1e5 * ((first.pose.t - second.pose.t).norm(sf.epsilon()) - length[0]))
+
+    solver = caspar.Solver([sighting, heavy], backend="cpu", precision="float64")
+    heavy_result = solver.solve({**known, "heavy": arrays()["rod"]}, fixed=FIXED)
+    assert best().final_cost == pytest.approx(heavy_result.final_cost, rel=1e-6)
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_way_ends_there(method: str, precision: str, backend: str) -> None:
+    require_library(method, backend)
+    solver = caspar.Solver([sighting, rod], backend=backend, precision=precision, **METHODS[method])
+    result = solver.solve(arrays(), fixed=FIXED)
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(best().final_cost, rel=1e-10)
+    lengths = between(result.values["View"])
+    assert lengths == pytest.approx(arrays()["rod"]["length"][:, 0], rel=1e-12)
+    assert np.array_equal(result.values["View"][:, 7:], VIEWS[:, 7:])
+    multipliers = best().multipliers["rod"]
+    assert result.multipliers["rod"] == pytest.approx(multipliers, rel=1e-5)
+    assert result.problem.factors["rod"] == 3
+    assert "constraints  " in str(result)
+
+
+def test_the_loop_alone_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Newton's method, as in problems that are too large for it."""
+    from caspar.solver.constraints.lagrangian import Lagrangian
+
+    monkeypatch.setattr(Lagrangian, "suits", lambda *_: False)
+    solver = caspar.Solver([sighting, rod], backend="cpu", eliminate=("Mark",))
+    result = solver.solve(arrays(), fixed=FIXED)
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(best().final_cost, rel=1e-8)
+    lengths = between(result.values["View"])
+    assert lengths == pytest.approx(arrays()["rod"]["length"][:, 0], rel=1e-8)
+    multipliers = best().multipliers["rod"]
+    assert result.multipliers["rod"] == pytest.approx(multipliers, rel=1e-4)
