@@ -11,7 +11,7 @@ knows whether it will be accepted, and the linear solve begins with the damping 
 after it nothing is done ahead until one is accepted.
 
 On several devices each has the system of its part, and all make the same calls in the same order.
-Their launches add up what has to be added up (`shared_sums`), so that all hold the same scalars;
+Their launches add up what has to be added up (`system.phases`), so that all hold the same scalars;
 what the host reads besides goes through `communicator`, and is the same on all.
 """
 

@@ -3,6 +3,6 @@
 Input: a checked problem, and backends that are members of a group. Eliminated nodes and their
 factors are split, nodes that remain are on every device (`split`); each device has a system of its
 part, and a thread that runs all of Levenberg-Marquardt on it (`team`, `crew`). What devices add up,
-and where, is in `solver.system.shared_sums`; on what else they agree, in
+and where, is in `solver.system.phases`; on what else they agree, in
 `runtime.group.member.Communicator`.
 """
