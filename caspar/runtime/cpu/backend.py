@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cpu.kernel import TILE_SIZE
-from caspar.codegen.source import KernelSource
+from caspar.codegen.source import CPU_TILE_SIZE, KernelSource
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array, PickedRows
@@ -52,7 +51,7 @@ class CpuBackend(CpuIndexing):
     name = "cpu"
     traits = CPU_TRAITS
     clock = "the host's clock"
-    tile_size = TILE_SIZE
+    tile_size = CPU_TILE_SIZE
 
     @property
     def xp(self) -> ModuleType:
