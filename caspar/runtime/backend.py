@@ -24,8 +24,21 @@ from caspar.runtime.traits import BackendTraits
 if TYPE_CHECKING:
     from caspar.runtime.nvidia.usage import KernelUsage
 
-PlainSteps = Callable[[Sequence[float], int], tuple[list[float], list[list[float]]]]
-"""Takes steps, at most so many: numbers before and behind them, and a row of each step."""
+
+class PlainSteps(Protocol):
+    """Takes plain steps of Levenberg-Marquardt, see `Factorizations.plain_steps`."""
+
+    def __call__(
+        self, numbers: Sequence[float], max_steps: int
+    ) -> tuple[list[float], list[list[float]]]:
+        """Take steps, at most so many: numbers before and behind them, and a row of each step."""
+
+    def bind_again(self, scalars: Mapping[str, Array], diagonals: Sequence[Array]) -> bool:
+        """Go on with other arrays, once the launches are bound again.
+
+        Returns:
+            False: steps take too long there, and the host has to take them.
+        """
 
 
 class Kernel(Protocol):
@@ -410,7 +423,7 @@ class Factorizations(Protocol):
             step: From values that were scored to a candidate that was scored.
             accept: Makes the candidate the current values.
             scalars: The solver's scalars by name, (1,) each.
-            diagonals: (1,) each, the entries of D.
+            diagonals: (n, lanes) each, the entries of D.
         """
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:

@@ -140,11 +140,12 @@ class CpuBackend(CpuIndexing):
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
         """By the compiled driver, unless a step takes far longer than the host's part in it."""
-        from caspar.runtime.cpu.plain_steps import plain_steps
+        from caspar.runtime.cpu.plain_steps import CpuPlainSteps
 
         launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
         assert isinstance(accept, CpuSequence)
-        return plain_steps(names, launches, accept, scalars, diagonals)
+        made = CpuPlainSteps(names, launches, accept)
+        return made if made.bind_again(scalars, diagonals) else None
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""

@@ -14,7 +14,6 @@ from functools import cache
 import numpy as np
 
 from caspar.memory.array import Array, address
-from caspar.runtime.backend import PlainSteps
 from caspar.runtime.cpu.launch import CpuFunction, CpuLaunch, CpuSequence
 from caspar.runtime.cpu.machine_code import compile_code, load_code
 
@@ -198,34 +197,50 @@ def _decision(names: Sequence[str]) -> CpuFunction:
     return CpuFunction(address)
 
 
-def plain_steps(
-    names: Sequence[str],
-    step: Sequence[CpuLaunch],
-    accept: CpuSequence,
-    scalars: Mapping[str, Array],
-    diagonals: Sequence[Array],
-) -> PlainSteps | None:
-    """See `Backend.plain_steps`; None if steps take far longer than the host's part in them."""
-    if sum(launch.num_tiles for launch in step) > MOST_TILES:
-        return None
-    numbers, rows = np.zeros(len(names)), np.zeros((MOST_STEPS, ROW))
-    addresses = np.array([address(entry) for entry in diagonals], dtype=np.int64)
-    read = [scalars[name] for name in SCALARS]
-    arrays = (numbers, rows, addresses)
-    table = [*map(address, arrays), len(addresses), *map(address, read)]
-    values = (*arrays, *read, *diagonals)
-    decision = CpuLaunch(_decision(names), np.array(table, dtype=np.int64), 1, values)
-    first = CpuSequence([*step, decision])
-    further = CpuSequence([*accept.launches, *step, decision])
-    stop, count = numbers[names.index("STOP") :], names.index("COUNT")
+class CpuPlainSteps:
+    """A decision behind the launches of a step, see `Backend.plain_steps`."""
 
-    def take(given: Sequence[float], max_steps: int) -> tuple[list[float], list[list[float]]]:
-        numbers[:] = given
-        first.run()
-        further.run_until(stop, min(max_steps, MOST_STEPS) - 1)
-        if stop[0] == 0.0:
-            accept.run()
-        found: list[float] = numbers.tolist()
-        return found, rows[: int(found[count])].tolist()
+    def __init__(
+        self, names: Sequence[str], step: Sequence[CpuLaunch], accept: CpuSequence
+    ) -> None:
+        self._names, self._step, self._accept = names, step, accept
+        self._numbers, self._rows = np.zeros(len(names)), np.zeros((MOST_STEPS, ROW))
+        table = np.zeros(4 + len(SCALARS), dtype=np.int64)
+        self._decision = CpuLaunch(_decision(names), table, 1, (self._numbers, self._rows))
+        self._first = CpuSequence([*step, self._decision])
+        self._further = CpuSequence([*accept.launches, *step, self._decision])
+        self._kept: tuple[object, ...] = ()
 
-    return take
+    def bind_again(self, scalars: Mapping[str, Array], diagonals: Sequence[Array]) -> bool:
+        """See `PlainSteps`."""
+        if sum(launch.num_tiles for launch in self._step) > MOST_TILES:
+            return False
+        places = np.concatenate([np.zeros(0, dtype=np.int64), *map(_addresses, diagonals)])
+        read = [scalars[name] for name in SCALARS]
+        arrays = (self._numbers, self._rows, places)
+        self._decision.table[:] = [*map(address, arrays), len(places), *map(address, read)]
+        self._kept = (places, *read, *diagonals)
+        for sequence in (self._first, self._further):
+            sequence.write()
+        return True
+
+    def __call__(
+        self, numbers: Sequence[float], max_steps: int
+    ) -> tuple[list[float], list[list[float]]]:
+        """Take steps."""
+        names = self._names
+        stop, count = names.index("STOP"), names.index("COUNT")
+        self._numbers[:] = numbers
+        self._first.run()
+        self._further.run_until(self._numbers[stop:], min(max_steps, MOST_STEPS) - 1)
+        found: list[float] = self._numbers.tolist()
+        if found[stop] == 0.0:
+            self._accept.run()
+        return found, self._rows[: int(found[count])].tolist()
+
+
+def _addresses(chunk: Array) -> Array:
+    """Where each entry of a matrix is."""
+    rows, lanes = (np.arange(number) for number in chunk.shape)
+    places = address(chunk) + rows[:, None] * chunk.strides[0] + lanes * chunk.strides[1]
+    return places.reshape(-1)
