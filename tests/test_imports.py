@@ -160,7 +160,7 @@ EARLY = (
 # What a solve on the processor imports of LATE: where it runs.
 ON_PROCESSOR = ("runtime/cpu",)
 
-MAX_PLAIN = 248
+MAX_PLAIN = 249
 """Modules of the package that a solve on the processor imports, its kernels being in the cache."""
 
 # Modules that import public names, or what exists on some machines only, inside a function.

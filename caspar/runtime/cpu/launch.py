@@ -66,7 +66,7 @@ class CpuLaunch:
         self._late = [
             (place, one) for place, one in enumerate(self.sources) if isinstance(one, Late)
         ]
-        self._entries = memoryview(self.table)  # which take single numbers sooner than arrays do
+        self._entries = self.table.data  # which take single numbers sooner than arrays do
         self._bound_by: LateNumbers | None = None
 
     @property

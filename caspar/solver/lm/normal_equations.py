@@ -20,7 +20,6 @@ from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
 from caspar.runtime.backend import Launch
 from caspar.runtime.backend import PlainSteps as TakesPlainSteps
 from caspar.runtime.group.member import Communicator, Group
@@ -63,6 +62,8 @@ class NormalEquations:
         self._is_bounded = any(node.is_bounded for node in plan.nodes)
         self._candidate_launches = phases.candidate()
         self._solve_launches: Sequence[Launch] | None = None
+        self._plain_steps: TakesPlainSteps | None = None
+        self._may_have_plain_steps = True
         self._take(plan, phases, solvers)
         sequence = binder.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
@@ -376,10 +377,9 @@ class NormalEquations:
 
     def _forget_plain_steps(self) -> None:
         """What takes them is made when it is asked for."""
-        self._plain_steps: TakesPlainSteps | None = None
-        self._may_have_plain_steps = True
+        self._plain_steps, self._may_have_plain_steps = None, True
 
-    def _decided_by(self) -> tuple[Mapping[str, Array], Sequence[Array]]:
+    def _decided_by(self) -> tuple[Mapping[str, Any], Sequence[Any]]:
         """What the decision about plain steps looks at."""
         scalars = {name: self.plan.scalar(name) for name in SCALARS}
         return scalars, self._look.diagonals()

@@ -77,21 +77,21 @@ def are_looked_at(plan: Plan) -> bool:
     return len(plan.eliminated) == 0 and 0 < num_unknowns <= most
 
 
-def lone_promises(plan: Plan, cost: float, least: float) -> Promises | None:
+def lone_promises(plan: Plan, cost: float, worth: float) -> Promises | None:
     """Of a plan whose gradients and blocks are those of the current values.
 
     Args:
         plan: Gradients and blocks may be scaled by D, which changes nothing here.
         cost: At these values.
-        least: Decrease of the cost that is worth a look.
+        worth: Decrease of the cost that is worth a look.
 
     Returns:
         None if something is not finite. Nothing is promised if all nodes are plainly held and
-        promise less than `least`, or than what the cost is rounded.
+        promise less than `worth`, or than what the cost is rounded.
     """
     rounding = float(np.finfo(plan.types.storage.value).eps)
-    most = max(least, rounding * cost)
-    if all(_is_at_rest(plan, node, rounding, most) for node in plan.nodes if node.count > 0):
+    worth = max(worth, rounding * cost)
+    if all(_is_at_rest(plan, node, rounding, worth) for node in plan.nodes if node.count > 0):
         return Promises(0.0, 0.0)
     found = [_of_type(plan, node, cost) for node in plan.nodes if node.count > 0]
     finite = [one for one in found if one is not None]
