@@ -145,9 +145,10 @@ def _all_are_at_rest(
     dim = slopes.shape[1]
     pivots = np.einsum("nii->ni", lower) ** 2
     least = pivots.prod(axis=1).min() * ((dim - 1) / dim) ** (dim - 1)
-    promised = 0.5 * (np.linalg.solve(blocks, slopes[:, :, None])[:, :, 0] * slopes).sum(axis=1)
-    is_held = least > 2.0 * least_curvature and pivots.min() > least_curvature
-    return bool(is_held and promised.max() <= most)
+    if not (least > 2.0 * least_curvature and pivots.min() > least_curvature):
+        return False
+    steps = np.linalg.solve(blocks, slopes[:, :, None])[:, :, 0]
+    return bool(0.5 * (steps * slopes).sum(axis=1).max() <= most)
 
 
 def _is_held_at_rest(
