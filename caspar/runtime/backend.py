@@ -7,7 +7,7 @@ plan, `run` in the inner loop.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,22 @@ if TYPE_CHECKING:
     from caspar.runtime.nvidia.usage import KernelUsage
 
 
+class PlainDecision(NamedTuple):
+    """How plain steps are decided about.
+
+    Attributes:
+        text: A kernel for the processor. Its table: numbers, of which the first one tells whether
+            it takes no step and the second one counts steps; a row of each step; addresses of
+            entries of D; how many; and scalars.
+        num_numbers: Numbers.
+        num_scalars: Scalars.
+    """
+
+    text: str
+    num_numbers: int
+    num_scalars: int
+
+
 class PlainSteps(Protocol):
     """Takes plain steps of Levenberg-Marquardt, see `Factorizations.plain_steps`."""
 
@@ -33,7 +49,7 @@ class PlainSteps(Protocol):
     ) -> tuple[list[float], list[list[float]]]:
         """Take steps, at most so many: numbers before and behind them, and a row of each step."""
 
-    def bind_again(self, scalars: Mapping[str, Array], diagonals: Sequence[Array]) -> bool:
+    def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
         """Go on with other arrays, once the launches are bound again.
 
         Returns:
@@ -410,19 +426,19 @@ class Factorizations(Protocol):
 
     def plain_steps(
         self,
-        names: Sequence[str],
+        decision: Callable[[], PlainDecision],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
-        scalars: Mapping[str, Array],
+        scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
         """What takes plain steps of Levenberg-Marquardt without the host; None: nothing does.
 
         Args:
-            names: What the numbers are that steps are decided by, see `steps.Number`.
+            decision: Asked for how it decides.
             step: From values that were scored to a candidate that was scored.
             accept: Makes the candidate the current values.
-            scalars: The solver's scalars by name, (1,) each.
+            scalars: The solver's scalars that it looks at, (1,) each.
             diagonals: (n, lanes) each, the entries of D.
         """
 

@@ -23,6 +23,7 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
+    PlainDecision,
     PlainSteps,
 )
 from caspar.runtime.cpu.compile import function_address
@@ -133,10 +134,10 @@ class CpuBackend(CpuIndexing):
 
     def plain_steps(
         self,
-        names: Sequence[str],
+        decision: Callable[[], PlainDecision],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
-        scalars: Mapping[str, Array],
+        scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
         """By the compiled driver, unless a step takes far longer than the host's part in it."""
@@ -144,7 +145,7 @@ class CpuBackend(CpuIndexing):
 
         launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
         assert isinstance(accept, CpuSequence)
-        made = CpuPlainSteps(names, launches, accept)
+        made = CpuPlainSteps(decision(), launches, accept)
         return made if made.bind_again(scalars, diagonals) else None
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:

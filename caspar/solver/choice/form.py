@@ -28,7 +28,6 @@ from caspar.options import (
     Precision,
 )
 from caspar.runtime.backend import Backend
-from caspar.solver.choice.jacobian import recomputing_pays
 from caspar.solver.limits import Limits
 
 
@@ -156,5 +155,7 @@ def _choose_storage(
         usual = usual_storage(recipe.factors, eliminated, _dialect(backend))
         if usual.is_stored:
             return usual
+    from caspar.solver.choice.jacobian import recomputing_pays
+
     pays = recomputing_pays(recipe.factors, TYPES[recipe.precision], backend)
     return JacobianStorage.RECOMPUTED if pays else JacobianStorage.STORED

@@ -20,7 +20,7 @@ from caspar.solver.lm.checks.tiny_residuals import residuals_are_tiny
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.lm.plain_steps import behind_plain, may_be_plain, plain_numbers
+from caspar.solver.lm.plain.steps import behind_plain, may_be_plain, plain_numbers
 from caspar.solver.lm.policy import decide, first_state, next_goal, without_undamped
 from caspar.solver.lm.steps import AskRounding, LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import USUAL_OPTIONS
@@ -114,7 +114,7 @@ def _take_plain_steps(course: Course) -> None:
         )
         course.records.append(record)
         shown_iteration(partial(str, record))
-    course.state = behind_plain(state, steps.numbers)
+    course.state = behind_plain(steps.numbers)
     course.cost_changes.clear()
     if not course.is_looked_at:
         course.lost_at_start = {}  # a step is not plain if D shows anything

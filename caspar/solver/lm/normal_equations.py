@@ -31,7 +31,7 @@ from caspar.solver.lm.derivative_sizes import (
     raise_least_damping,
 )
 from caspar.solver.lm.faults import Findings
-from caspar.solver.lm.plain_steps import Number, PlainSteps
+from caspar.solver.lm.plain.steps import READ_SCALARS, Number, PlainSteps, decision
 from caspar.solver.lm.roundings import moved_scores, typical_change
 from caspar.solver.lm.steps import LinearGoal, Linearization, Place, TriedStep
 from caspar.solver.lm.usual_options import usual_options
@@ -358,7 +358,7 @@ class NormalEquations:
             return None
         if self._may_have_plain_steps and self._plain_steps is None:
             self._plain_steps = self._backend.plain_steps(
-                tuple(Number.__members__),
+                decision,
                 (self._linearize, self._step),
                 self._accept,
                 *self._decided_by(),
@@ -379,10 +379,9 @@ class NormalEquations:
         """What takes them is made when it is asked for."""
         self._plain_steps, self._may_have_plain_steps = None, True
 
-    def _decided_by(self) -> tuple[Mapping[str, Any], Sequence[Any]]:
+    def _decided_by(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """What the decision about plain steps looks at."""
-        scalars = {name: self.plan.scalar(name) for name in SCALARS}
-        return scalars, self._look.diagonals()
+        return [self.plan.scalar(name) for name in READ_SCALARS], self._look.diagonals()
 
     def _enqueue_step(self, goal: LinearGoal, *, probes: bool) -> None:
         if self._held.was_tried(goal.damping):

@@ -12,7 +12,7 @@ import caspar
 from caspar import loss
 from caspar.runtime.cpu.plain_steps import MOST_STEPS
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.lm.plain_steps import PlainSteps
+from caspar.solver.lm.plain.steps import PlainSteps
 from caspar.solver.result.result import SolveResult
 
 
