@@ -79,10 +79,10 @@ def traced(work: Callable[[], object]) -> list[Call]:
 
 @pytest.fixture(scope="module")
 def calls() -> list[Call]:
-    """Of a warm solve of several iterations."""
+    """Of a warm solve of several iterations; with a time limit the host takes every step."""
     solver, arrays = caspar.Solver(pixel, backend="cpu", linear_solver="sparse"), bundle()
     solver.solve(arrays)
-    return traced(lambda: solver.solve(arrays, max_iterations=4))
+    return traced(lambda: solver.solve(arrays, max_iterations=4, max_time_s=1e3))
 
 
 @pytest.fixture(scope="module")

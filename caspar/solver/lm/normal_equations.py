@@ -353,9 +353,10 @@ class NormalEquations:
         Returns:
             What took them; None: the host has to take each.
         """
-        is_exact = self.storage is DType.FLOAT64
-        if self.solvers.current is not self._in_one_call or self._is_bounded or not is_exact:
+        if self.solvers.current is not self._in_one_call or self._is_bounded:
             return None
+        if numbers[Number.LOOKS] and self.storage is not DType.FLOAT64:
+            return None  # compiled code looks at D of that type only
         if self._may_have_plain_steps and self._plain_steps is None:
             self._plain_steps = self._backend.plain_steps(
                 decision,
