@@ -4,6 +4,7 @@ Input: a recipe, and the eliminated types. Output: a `SolverForm`. Cost tier: on
 again where counts have other types eliminated.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -82,35 +83,48 @@ _JACOBIANS = {
 }
 
 
-def usual_precision(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    limits: Limits,
-    counts: Mapping[str, int] | None = None,
-) -> Precision:
+@dataclass(frozen=True)
+class UsualPrecision:
     """Float64 for chains, such as pose graphs, with landmarks or without, and for fits.
 
     Chains are stiff: Jacobians in float32 cost them iterations. In a fit all nodes that remain are
     one of their type, and a few others may be eliminated, such as an amplitude of each data set.
 
+    Attributes:
+        eliminated: Names of the node types that can be.
+        most_in_float64: Nodes of these types up to which it is float64.
+    """
+
+    eliminated: tuple[str, ...]
+    most_in_float64: float
+
+    def of(self, counts: Mapping[str, int] | None) -> Precision:
+        """The precision, by the instances of each node type; None: not known yet."""
+        number = 0 if counts is None else sum(counts[name] for name in self.eliminated)
+        return Precision.FLOAT64 if number <= self.most_in_float64 else Precision.MIXED
+
+
+def usual_precision(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], limits: Limits
+) -> UsualPrecision:
+    """What is usual for some factors.
+
     Args:
         factors: Of the solver.
         nodes: Their node types.
         limits: How many nodes of a fit are few.
-        counts: Instances of each node type, by name; None: not known yet.
     """
     eliminated = eliminable_types(factors, nodes)
     is_stiff = len(eliminated) == 0 or couples_reduced(factors, eliminated)
-    names = [node.name for node in eliminated]
+    names = tuple(node.name for node in eliminated)
     is_fit = all(
         argument.kind is ArgumentKind.NODE_UNIQUE
         for factor in factors
         for argument in factor.nodes
         if argument.node_type.name not in names
     )
-    num_eliminated = 0 if counts is None else sum(counts[name] for name in names)
-    is_small_fit = is_fit and num_eliminated <= limits.max_fit_in_float64
-    return Precision.FLOAT64 if is_stiff or is_small_fit else Precision.MIXED
+    most = float(limits.max_fit_in_float64) if is_fit else -1.0
+    return UsualPrecision(names, math.inf if is_stiff else most)
 
 
 def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]) -> SolverForm:
