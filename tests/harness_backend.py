@@ -20,7 +20,7 @@ from caspar.runtime.backend import (
 )
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cpu.direct import QdldlFactorization
-from caspar.runtime.cpu.full_matrix import FullFactorization
+from caspar.runtime.cpu.small_matrix import FullFactorization, SmallFactorization
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.factorization import SparseFactorization
@@ -236,7 +236,7 @@ class HarnessBackend(CpuBackend):
     ) -> SparseFactorization:
         """By a library: compiled code of the processor is no launch of this backend."""
         made = super().sparse_factorization(indptr, indices, size, outcome)
-        is_compiled = isinstance(made, FullFactorization)
+        is_compiled = isinstance(made, FullFactorization | SmallFactorization)
         return QdldlFactorization(indptr, indices, size, outcome) if is_compiled else made
 
     def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array) -> Loop:

@@ -121,7 +121,7 @@ ROOMS = {
         "ranks": "choice input plan linear lm shards",
     },
     "solver/linear": {"explicit": ""},
-    "solver/lm": {"checks": ""},
+    "solver/lm": {"checks": "", "plain": ""},
 }
 
 MAX_FILES = 12
@@ -139,17 +139,19 @@ LAZY_PARTS = "frontend kernels arrays solver cli"
 # inside the function that uses them, and their types under `if TYPE_CHECKING`. What a cached kernel
 # needs no more is among them. Nothing else is imported inside a function.
 LATE = (
-    *("batch/inspection", "codegen/batch", "codegen/cuda", "codegen/llvm/translate"),
+    *(
+        "batch/inspection",
+        "codegen/batch",
+        "codegen/cpu/kernel",
+        "codegen/cuda",
+        "codegen/llvm/translate",
+    ),
     *("equations/adjoint", "frontend/kernels", "frontend/printing"),
     *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
-    *(
-        "solver/constraints",
-        "solver/covariance",
-        "solver/gnc",
-        "solver/gradients",
-        "solver/plan/memory_table",
-    ),
+    *("solver/constraints", "solver/covariance", "solver/gnc", "solver/gradients"),
+    *("solver/choice/jacobian", "solver/lm/plain/decision", "solver/plan/memory_table"),
+    "solver/prepared",
     *("solver/normal", "solver/ranks", "solver/result/recording", "solver/result/report"),
     "solver/shards",
 )
@@ -162,7 +164,7 @@ EARLY = (
 # What a solve on the processor imports of LATE: where it runs.
 ON_PROCESSOR = ("runtime/cpu",)
 
-MAX_PLAIN = 250
+MAX_PLAIN = 248
 """Modules of the package that a solve on the processor imports, its kernels being in the cache."""
 
 # Modules that import public names, or what exists on some machines only, inside a function.

@@ -1,6 +1,7 @@
 """What the writers of kernel bodies share: a program's instructions, one after the other."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from caspar.codegen.comments import comment_text
@@ -38,13 +39,13 @@ class BodyWriter(ABC):
         """Append lines to the body."""
         self.lines += lines
 
-    def write_instructions(self) -> None:
-        """Append the lines of every instruction in the program's order, with where they are from.
+    def write_instructions(self, instructions: Sequence[Instruction]) -> None:
+        """Append the lines of instructions, with where they are from.
 
         Reads are for whatever comes next, and have no comment.
         """
         shown = ""
-        for instruction in self.program.instructions:
+        for instruction in instructions:
             if instruction.op is Op.READ:
                 self.read(instruction)
                 continue

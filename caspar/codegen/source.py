@@ -21,6 +21,10 @@ FIRST = "first"
 """First object of a windowed argument."""
 
 
+CPU_TILE_SIZE = 1024
+"""Items of a tile on the processor: enough to amortise the call, few enough to balance small
+problems."""
+
 PLACE = Field("place", DType.INT64)
 """Of the argument TILES: the place of each item. On CUDA half as wide, mostly: the text says."""
 

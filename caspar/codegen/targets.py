@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from caspar.codegen.cpu.kernel import generate_cpu, generate_cpu_convert, generate_cpu_reduce
+from caspar.codegen.cpu.plain_loops import generate_cpu_convert, generate_cpu_reduce
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
@@ -37,6 +37,12 @@ class Target:
     generate_convert: Callable[[ConvertSpec], KernelSource]
     with_wide_places: Callable[[KernelSource], KernelSource] | None
     costs: Mapping[DType, OpCosts]
+
+
+def _generate_cpu(kernel: KernelSpec, program: Program) -> KernelSource:
+    from caspar.codegen.cpu.kernel import generate_cpu
+
+    return generate_cpu(kernel, program)
 
 
 def _generate_cuda(kernel: KernelSpec, program: Program) -> KernelSource:
@@ -78,7 +84,7 @@ TARGETS = {
         "cpu",
         Dialect(adds_atomically=False, recomputes_jacobians=False, has_warps=False),
         (),
-        generate_cpu,
+        _generate_cpu,
         generate_cpu_reduce,
         generate_cpu_convert,
         None,

@@ -79,6 +79,8 @@ class NodePart(Enum):
         layout: How its objects stand in memory.
     """
 
+    __hash__ = object.__hash__  # each member is there once; Enum's own hashes its name in Python
+
     NODES = "nodes", Lifetime.VALUES, _storage_dim
     CANDIDATE = "candidate", Lifetime.CANDIDATES, _storage_dim
     ROUNDED = ROUNDED_VALUE, Lifetime.ROUNDED, _storage_dim
@@ -174,6 +176,8 @@ class FactorPart(Enum):
         lifetime: When its numbers are needed.
     """
 
+    __hash__ = object.__hash__  # each member is there once; Enum's own hashes its name in Python
+
     CONSTANT = VALUE, Lifetime.VALUES
     ROUNDED_CONSTANT = ROUNDED_VALUE, Lifetime.VALUES
     RESIDUAL = "residual", Lifetime.RESIDUALS
@@ -197,6 +201,8 @@ class SolverPart(Enum):
         addend: What other kernels call it, which add to it.
         dim: Scalars of an object.
     """
+
+    __hash__ = object.__hash__  # each member is there once; Enum's own hashes its name in Python
 
     SCALARS = "scalars", "", 1
     COSTS = "costs", "cost", 1

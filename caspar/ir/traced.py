@@ -104,7 +104,8 @@ def _call(function: Callable[..., _Value], *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(function.__name__, ast.Load()), list(arguments), [])
 
 
-def _is_truth(value: _Value) -> bool:
+def is_truth(value: _Value) -> bool:
+    """Whether a value is true or false, and no number."""
     if isinstance(value, Scalar):
         return OP_INFO[value.builder.producer_of(value.value).op].boolean
     return isinstance(value, bool)
@@ -113,7 +114,7 @@ def _is_truth(value: _Value) -> bool:
 def _where(condition: _Value, if_true: _Value, if_false: _Value) -> _Value:
     if not isinstance(condition, Scalar):
         return if_true if condition else if_false
-    if not (_is_truth(if_true) and _is_truth(if_false)):
+    if not (is_truth(if_true) and is_truth(if_false)):
         return condition.where(if_true, if_false)
     # graphs choose between numbers only
     return _either(_both(condition, if_true), _both(~condition, if_false))

@@ -132,6 +132,7 @@ class Accessor(ABC):
         touches_own_object: Whether item `i` touches object `i` and no other.
         has_one_object: Whether all items touch object 0, and the array holds no other.
         cooperates: Whether the threads of a block work together on it.
+        for_node: Whether one item of each eliminated node does it, which leads the others.
         needs_item_order: Whether thread `k` of a block must have item `k` of its tile.
         index_of: Another argument, whose index it goes by, or TILES: by the partners of a tile's
             items; empty: none.
@@ -151,6 +152,7 @@ class Accessor(ABC):
     touches_own_object: ClassVar[bool] = False
     has_one_object: ClassVar[bool] = False
     cooperates: ClassVar[bool] = False
+    for_node: ClassVar[bool] = False
     needs_item_order: ClassVar[bool] = False
     loads_first: ClassVar[bool] = False
     index_of: str = ""
@@ -250,9 +252,15 @@ class ReadAccessor(Accessor):
 class ExchangeAccessor(ReadAccessor):
     """A pattern by which items that share an object pass values to each other, such as sums.
 
-    Its kernels are `tiled`: see `memory.tiling.node_tiles`. What comes before the exchange is done
-    twice where an object's items fill several tiles, so no store may come before it.
+    Its kernels are `tiled`: see `memory.tiling.node_tiles`. What comes before the exchange may be
+    done several times, so no store may come before it.
+
+    Attributes:
+        collects: Whether values of the items come together, for one of them that leads; else what
+            that one has is passed to the others.
     """
+
+    collects: ClassVar[bool] = True
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """Nothing to read before values were given."""
@@ -266,9 +274,13 @@ class ExchangeAccessor(ReadAccessor):
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Write the exchange of all scalars; return an expression for each that comes back."""
 
-    @abstractmethod
-    def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Write the exchange of all scalars; return an expression for each that comes back."""
+    def cpu_collect(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> None:
+        """Write what an item does with its scalars, if they are collected."""
+        raise NotImplementedError
+
+    def cpu_exchanged(self, scope: CpuScope, arg: ArgSpec) -> list[str]:
+        """An expression for each scalar that was collected."""
+        raise NotImplementedError
 
 
 class Kit(Protocol):

@@ -7,7 +7,7 @@ plan, `run` in the inner loop.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,37 @@ from caspar.runtime.traits import BackendTraits
 if TYPE_CHECKING:
     from caspar.runtime.nvidia.usage import KernelUsage
 
-PlainSteps = Callable[[Sequence[float], int], tuple[list[float], list[list[float]]]]
-"""Takes steps, at most so many: numbers before and behind them, and a row of each step."""
+
+class PlainDecision(NamedTuple):
+    """How plain steps are decided about.
+
+    Attributes:
+        text: A kernel for the processor. Its table: numbers, of which the first one tells whether
+            it takes no step and the second one counts steps; a row of each step; addresses of
+            entries of D; how many; and scalars.
+        num_numbers: Numbers.
+        num_scalars: Scalars.
+    """
+
+    text: str
+    num_numbers: int
+    num_scalars: int
+
+
+class PlainSteps(Protocol):
+    """Takes plain steps of Levenberg-Marquardt, see `Factorizations.plain_steps`."""
+
+    def __call__(
+        self, numbers: Sequence[float], max_steps: int
+    ) -> tuple[list[float], list[list[float]]]:
+        """Take steps, at most so many: numbers before and behind them, and a row of each step."""
+
+    def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
+        """Go on with other arrays, once the launches are bound again.
+
+        Returns:
+            False: steps take too long there, and the host has to take them.
+        """
 
 
 class Kernel(Protocol):
@@ -397,20 +426,20 @@ class Factorizations(Protocol):
 
     def plain_steps(
         self,
-        names: Sequence[str],
+        decision: Callable[[], PlainDecision],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
-        scalars: Mapping[str, Array],
+        scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
         """What takes plain steps of Levenberg-Marquardt without the host; None: nothing does.
 
         Args:
-            names: What the numbers are that steps are decided by, see `steps.Number`.
+            decision: Asked for how it decides.
             step: From values that were scored to a candidate that was scored.
             accept: Makes the candidate the current values.
-            scalars: The solver's scalars by name, (1,) each.
-            diagonals: (1,) each, the entries of D.
+            scalars: The solver's scalars that it looks at, (1,) each.
+            diagonals: (n, lanes) each, the entries of D.
         """
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:

@@ -8,7 +8,7 @@ Also here: node types of which a solve holds everything: their nodes become cons
 factors.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeVar
@@ -18,11 +18,11 @@ import numpy as np
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import InputError, UnsuitedError
 from caspar.frontend.factors.terms import with_narrow, with_terms
-from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.frontend.precision import TYPES
 from caspar.options import JacobianChoice, LinearSolverChoice, Precision
 from caspar.runtime.backend import Backend
-from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.choice.form import Recipe, UsualPrecision, usual_precision
 from caspar.solver.choice.offsets import is_far_from_zero
 from caspar.solver.input.parted_array import every_row
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
@@ -130,6 +130,19 @@ class Active:
         return _factors_key(recipe.factors), kinds, self.held
 
 
+@dataclass(frozen=True)
+class _Subset:
+    """Some factors of a solver.
+
+    Attributes:
+        recipe: With these, and the node types that they touch.
+        usual: The precision that is usual for them.
+    """
+
+    recipe: Recipe
+    usual: UsualPrecision
+
+
 class Chooser:
     """Chooses what of a solver's factors takes part in a problem.
 
@@ -143,7 +156,7 @@ class Chooser:
         self._backend = backend
         self._recipe = recipe
         self._own_precision = own_precision
-        self._variants: dict[tuple[str, tuple[str, ...]], TracedFactor] = {}
+        self._subsets: dict[tuple[tuple[str, tuple[str, ...]], ...], _Subset] = {}
 
     def choose(self, problem: Problem, precision: Precision | None = None) -> Active:
         """What takes part in a problem.
@@ -166,29 +179,35 @@ class Chooser:
     def _of_instances(self, problem: Problem) -> Recipe:
         """The recipe with those factors that have instances."""
         whole = self._recipe
-        factors = tuple(
-            self._variant(one, problem.factors[one.name].by_instance)
-            for one in whole.factors
-            if problem.factors[one.name].count > 0
+        present = tuple(
+            (name, arrays.by_instance)
+            for name, arrays in problem.factors.items()
+            if arrays.count > 0
         )
         if not any(arrays.num_counted > 0 for arrays in problem.factors.values()):
             names = ", ".join(one.name for one in whole.factors)
-            which = "instances" if len(factors) == 0 else "instances with a weight above 0"
+            which = "instances" if len(present) == 0 else "instances with a weight above 0"
             raise InputError(f"arrays: no factor has {which} ({names}); give at least one some")
+        subset = self._subsets.get(present)
+        if subset is None:
+            subset = self._subsets[present] = self._subset(dict(present))
+        precision = subset.usual.of(problem.counts) if self._own_precision else whole.precision
+        if precision is subset.recipe.precision:
+            return subset.recipe
+        return replace(subset.recipe, precision=precision)
+
+    def _subset(self, present: Mapping[str, tuple[str, ...]]) -> "_Subset":
+        """Of those factors, as their weights and the parameters of their losses are given."""
+        whole = self._recipe
+        factors = tuple(
+            with_terms(one, present[one.name]) for one in whole.factors if one.name in present
+        )
         touched = {argument.node for factor in factors for argument in factor.nodes}
         nodes = tuple(node for node in whole.nodes if node in touched)
-        precision = self._precision(factors, nodes, problem)
-        is_whole = _factors_key(factors) == _factors_key(whole.factors)
-        if is_whole and precision is whole.precision:
-            return whole
-        return replace(whole, factors=factors, nodes=nodes, precision=precision)
-
-    def _precision(
-        self, factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
-    ) -> Precision:
-        if not self._own_precision:
-            return self._recipe.precision
-        return usual_precision(factors, nodes, self._recipe.limits, problem.counts)
+        usual = usual_precision(factors, nodes, whole.limits)
+        if _factors_key(factors) == _factors_key(whole.factors):
+            return _Subset(whole, usual)
+        return _Subset(replace(whole, factors=factors, nodes=nodes), usual)
 
     def _by_values(self, recipe: Recipe, problem: Problem) -> Recipe:
         """As values in two types ask for it.
@@ -219,7 +238,8 @@ class Chooser:
         if len(held) > 0:
             factors = tuple(with_constants(factor, held) for factor in factors)
             nodes = tuple(node for node in nodes if node.name not in held)
-            precision = self._precision(factors, nodes, problem)
+            if self._own_precision:
+                precision = usual_precision(factors, nodes, recipe.limits).of(problem.counts)
         masked = tuple(node.name for node in nodes if node.name in problem.free)
         bounded = tuple(node.name for node in nodes if node.name in problem.bounds)
         return replace(
@@ -230,13 +250,6 @@ class Chooser:
             masked=masked,
             bounded=bounded,
         )
-
-    def _variant(self, factor: TracedFactor, by_instance: tuple[str, ...]) -> TracedFactor:
-        """A factor as its weights and the parameters of its loss are given."""
-        key = factor.name, by_instance
-        if key not in self._variants:
-            self._variants[key] = with_terms(factor, by_instance)
-        return self._variants[key]
 
     def _idle(self, recipe: Recipe) -> tuple[str, ...]:
         whole = self._recipe

@@ -30,7 +30,6 @@ from caspar.solver.evaluation import Evaluation
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.limits import Limits
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.result.solved import SolvedResults
 from caspar.solver.session import Session
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from caspar.solver.covariance.estimate import Covariances
     from caspar.solver.gradients.gradient import Gradient
     from caspar.solver.gradients.gradients import Gradients
+    from caspar.solver.prepared import Prepared
     from caspar.solver.ranks.devices import DevicesChoice, Ranks
 
 
@@ -225,7 +225,7 @@ class Solver(Remade):
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
-    ) -> Prepared:
+    ) -> "Prepared":
         """Do everything now that comes before the first iteration: check, compile, plan memory.
 
         The plan is kept: a solve of arrays with the same counts and indices begins at once.
@@ -243,6 +243,8 @@ class Solver(Remade):
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
+        from caspar.solver.prepared import describe
+
         arrays, given = self._penalised(arrays), Constraints(fixed, bounds)
         with showing(None), self._session.open_aside(arrays, given) as crew:
             size, active = crew.reading.size(self._factors), crew.reading.active

@@ -11,9 +11,6 @@ from numpy.testing import assert_allclose
 
 from caspar.batch.generate.policy_program import (
     ANSWERS,
-    ASK_DIGIT,
-    ASK_THIRD,
-    GO_ON,
     NEXT,
     OPTIONS,
     STATE,
@@ -21,7 +18,6 @@ from caspar.batch.generate.policy_program import (
     Answer,
     Option,
     State,
-    code,
     policy_graph,
 )
 from caspar.batch.generate.programs import TRIED, Tried
@@ -31,6 +27,7 @@ from caspar.ir.evaluate import evaluate_graph
 from caspar.options import CompleteOptions
 from caspar.solver.lm import policy
 from caspar.solver.lm.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
+from caspar.solver.lm.traced_policy import ASK_DIGIT, ASK_THIRD, GO_ON, code
 from caspar.solver.result.result import SolveStatus
 from tests.solver import policy_cases
 

@@ -13,17 +13,15 @@ Output: `next`, the state after the step, and `verdict`.
 
 import math
 from enum import IntEnum
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 from caspar.batch.generate.programs import TRIED, WIDE, ProgramBuilder, Tried
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
-from caspar.ir.traced import LARGEST, traced
-from caspar.solver.lm import policy
-from caspar.solver.lm.steps import AskRounding, PolicyState
-from caspar.solver.result.result import SolveStatus
+from caspar.ir.traced import LARGEST
+from caspar.solver.lm import policy, traced_policy
+from caspar.solver.lm.steps import PolicyState
 
 STATE, NEXT, OPTIONS, ANSWERS, VERDICT = "state", "next", "options_data", "answers", "verdict"
 
@@ -90,18 +88,8 @@ class Verdict(IntEnum):
     END = 1
 
 
-NOT_ASKED = policy.NOT_ASKED
-
-GO_ON, ASK_DIGIT, ASK_THIRD = 0.0, -1.0, -2.0
-"""Ends that are no status: none, and the questions of `AskRounding`."""
-
-STATUSES = tuple(SolveStatus)
-
-
-def code(status: SolveStatus) -> float:
-    """The end that is a status."""
-    return float(STATUSES.index(status) + 1)
-
+NOT_ASKED, ASK_DIGIT = policy.NOT_ASKED, traced_policy.ASK_DIGIT
+STATUSES, code = traced_policy.STATUSES, traced_policy.code
 
 FIRST_STATE = {
     place: float(PolicyState._field_defaults[place.name.lower()])
@@ -109,15 +97,6 @@ FIRST_STATE = {
     if place.name.lower() in PolicyState._field_defaults
 }
 """What the state begins with, besides costs and dampings."""
-
-
-@cache
-def _rules() -> SimpleNamespace:
-    """The functions of the policy, for graphs. Ends are numbers there."""
-    statuses = SimpleNamespace(**{status.name: code(status) for status in SolveStatus})
-    asks = {AskRounding.LAST_DIGIT.name: ASK_DIGIT, AskRounding.LAST_THIRD.name: ASK_THIRD}
-    names = {"SolveStatus": statuses, "AskRounding": SimpleNamespace(**asks), "GO_ON": GO_ON}
-    return traced(policy, names)
 
 
 def policy_graph(storage: DType, *, is_bounded: bool = False, ends_by_rises: bool = True) -> Graph:
@@ -143,7 +122,7 @@ def policy_graph(storage: DType, *, is_bounded: bool = False, ends_by_rises: boo
     kept |= {one.name.lower(): 0.5 < kernel.entry(STATE, one) for one in TRUTHS}
     damping = kept.pop("step_damping")
     state = PolicyState(**kept, least_relief=options.least_relief, tolerance=1.0, gradient_norm=1.0)
-    after, end, accepted, _ = _rules().next_state(
+    after, end, accepted, _ = traced_policy.rules().next_state(
         state,
         damping,
         _tried(kernel, is_bounded=is_bounded),
@@ -154,7 +133,7 @@ def policy_graph(storage: DType, *, is_bounded: bool = False, ends_by_rises: boo
     )
     kernel.put(VERDICT, Verdict.ACCEPTED, accepted.where(1.0, 0.0))
     kernel.put(VERDICT, Verdict.END, end)
-    found = {**after._asdict(), "step_damping": _rules().step_damping(after, options)}
+    found = {**after._asdict(), "step_damping": traced_policy.rules().step_damping(after, options)}
     for place in State:
         value = found[place.name.lower()]
         kernel.put(NEXT, place, value.where(1.0, 0.0) if place in TRUTHS else value)

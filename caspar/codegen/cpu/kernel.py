@@ -12,21 +12,16 @@ Every result has a new name.
 """
 
 from caspar.codegen.body import BodyWriter
+from caspar.codegen.cpu.node_parts import Part, node_parts
 from caspar.codegen.cpu.ops import CAST, OP_TEXT
-from caspar.codegen.source import KernelSource, Param, kernel_params, reduce_params
+from caspar.codegen.cpu.plain_loops import module_text
+from caspar.codegen.source import CPU_TILE_SIZE, KernelSource, kernel_params
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
-from caspar.memory.access import ArgSpec, ExchangeAccessor
-from caspar.memory.accessors.blocked import cpu_index
-from caspar.memory.conversion import ConvertSpec, Direction
+from caspar.memory.access import ExchangeAccessor
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.layout import PARTIAL_CHUNK
-from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiling.node_tiles import WIDE_BITS
-
-TILE_SIZE = 1024
-"""Items of a tile: enough to amortise the call, few enough to balance small problems."""
 
 _PLACES = {
     "tiles_begin": f"tiles_at & {(1 << WIDE_BITS) - 1:#x}",
@@ -49,138 +44,15 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
     params = kernel_params(spec.args, tiled=spec.tiled)
     writer = _Writer(spec, program)
     body = writer.write()
-    text = _module_text(spec.name, params, writer.constants(), body, tiled=spec.tiled)
+    text = module_text(spec.name, params, writer.constants(), body, tiled=spec.tiled)
     return KernelSource(
         spec.name,
         text,
         params,
-        (TILE_SIZE,),
+        (CPU_TILE_SIZE,),
         num_registers=program.num_registers,
         tiled=spec.tiled,
     )
-
-
-def generate_cpu_reduce(spec: ReduceSpec) -> KernelSource:
-    """Write the kernel that sums the partials of each object in order.
-
-    Full chunks are a loop, as in `generate_cpu_convert`.
-    """
-    args = (ArgSpec("partials", spec.dim, spec.dtype), spec.output)
-    params = reduce_params(*args)
-    text = _module_text(spec.name, params, [], _reduce_body(spec))
-    return KernelSource(spec.name, text, params, (TILE_SIZE,))
-
-
-def _reduce_body(spec: ReduceSpec) -> list[str]:
-    full, rest = divmod(spec.dim, PARTIAL_CHUNK)
-    lines = [
-        "for item in range(first, last):",
-        "    begin = partials_object_start[item]",
-        "    end = partials_object_start[item + 1]",
-    ]
-    if full > 0:
-        # chunks of the output are no longer, so that a chunk of partials fills as many of them
-        step = "" if spec.output.in_rows else "output_length * "
-        lines += [
-            f"    for chunk in range({full}):",
-            f"        column = {PARTIAL_CHUNK} * chunk",
-            *_summed_chunk(spec, 0, PARTIAL_CHUNK, "column", f"{step}column + ", " " * 8),
-        ]
-    if rest > 0:
-        first = PARTIAL_CHUNK * full
-        lines += _summed_chunk(spec, first, rest, str(first), "", " " * 4)
-    return lines
-
-
-def _summed_chunk(
-    spec: ReduceSpec, first: int, width: int, column: str, further: str, indent: str
-) -> list[str]:
-    """Sum one chunk of all partials of an object.
-
-    Args:
-        spec: Of the sums.
-        first: A scalar that begins a chunk of this width.
-        width: Scalars of the chunk.
-        column: The scalar that the chunk begins with.
-        further: What is added to an index of the output for `column` instead of `first`.
-        indent: In front of the lines.
-    """
-    output, lanes = spec.output, range(width)
-    lines = [f"total_{lane} = {CAST[spec.dtype]}(0.0)" for lane in lanes]
-    lines += [
-        "for entry in range(begin, end):",
-        f"    place = {column} * partials_length + {width} * partials_object_partials[entry]",
-        *(f"    total_{lane} += partials_data[place + {lane}]" for lane in lanes),
-    ]
-    for lane in lanes:
-        chunk, place = divmod(first + lane, output.chunk_length)
-        index = cpu_index(output, chunk, output.object("item"))
-        target = f"output_data[{further}{index} + {place}]"
-        lines.append(f"{target} = {target} + total_{lane}")
-    return [f"{indent}{line}" for line in lines]
-
-
-def generate_cpu_convert(spec: ConvertSpec) -> KernelSource:
-    """Write the kernel that moves objects between rows and the blocked layout.
-
-    Full chunks are a loop: as quick as code without it up to 17 scalars, up to half as slow again
-    with 60, and compiled in 0.2 s whatever their number.
-    """
-    params = kernel_params(spec.args)
-    return KernelSource(
-        spec.name, _module_text(spec.name, params, [], _convert_body(spec)), params, (TILE_SIZE,)
-    )
-
-
-def _convert_body(spec: ConvertSpec) -> list[str]:
-    length = spec.blocked.chunk_length
-    full, rest = divmod(spec.dim, length)
-    item = spec.blocked.object("item")
-    lines = ["for item in range(first, last):", f"    row = {spec.dim} * item"]
-    if full > 0:
-        lines += [
-            f"    for chunk in range({full}):",
-            f"        column = row + {length} * chunk",
-            f"        place = {length} * (chunk * blocked_length + {item})",
-            *(f"        {line}" for line in _moved_chunk(spec.direction, length)),
-        ]
-    if rest > 0:
-        lines += [
-            f"    column = row + {length * full}",
-            f"    place = {cpu_index(spec.blocked, full, item)}",
-            *(f"    {line}" for line in _moved_chunk(spec.direction, rest)),
-        ]
-    return lines
-
-
-def _moved_chunk(direction: Direction, width: int) -> list[str]:
-    row, blocked = "rows_data[column + {}]", "blocked_data[place + {}]"
-    source, target = (row, blocked) if direction is Direction.PACK else (blocked, row)
-    loads = [f"scalar_{lane} = {source.format(lane)}" for lane in range(width)]
-    return [*loads, *(f"{target.format(lane)} = scalar_{lane}" for lane in range(width))]
-
-
-def _module_text(
-    name: str,
-    params: tuple[Param, ...],
-    constants: list[str],
-    body: list[str],
-    *,
-    tiled: bool = False,
-) -> str:
-    lines = [_unpack(number, param) for number, param in enumerate(params)]
-    if not tiled:
-        lines += [f"first = tile * {TILE_SIZE}", f"last = min(first + {TILE_SIZE}, count)"]
-    text = "\n".join(f"    {line}" for line in [*lines, *body])
-    declared = "".join(f"{constant}\n" for constant in constants)
-    place = "group" if tiled else "tile"
-    return f"{declared}def {name}(table, {place}):\n{text}\n"
-
-
-def _unpack(number: int, param: Param) -> str:
-    if param.dtype is None:
-        return f"{param.name} = table[{number}]"
-    return f"{param.name} = as_{param.dtype.value}(table[{number}])"
 
 
 class _Writer(BodyWriter):
@@ -196,8 +68,7 @@ class _Writer(BodyWriter):
         self._once: list[str] = []
         self._before: list[str] = []
         self._after: list[str] = []
-        self._num_exchanges = 0
-        self._stored = False
+        self._kept: dict[str, str] = {}
 
     @property
     def is_cuda(self) -> bool:
@@ -212,40 +83,65 @@ class _Writer(BodyWriter):
             self.once(f"if {self.spec.guard}_data[0] != 0:", "    return")
         for arg, access in self.used_accesses():
             access.cpu_before(self, arg)
-        self.write_instructions()
-        for arg, access in self.used_accesses():
-            access.cpu_after(self, arg)
-        loop = ["for item in range(first, last):", *(f"    {line}" for line in self._item_lines())]
-        body = [*self._before, *loop, *self._after]
-        return [*self._once, *(self._tile_loop(body) if self.spec.tiled else body)]
+        around, parts = self.lines, node_parts(self.spec, self.program)
+        kept = dict.fromkeys(register for part in parts for register in part.keeps)
+        self._kept = {register: f"nodes_kept[kept_at + {n}]" for n, register in enumerate(kept)}
+        if len(kept) > 0:
+            self.once(f"nodes_kept = zeros({CPU_TILE_SIZE} * {len(kept)})")
+            around.append(f"kept_at = {len(kept)} * tiles_begin")
+        loops = []
+        for number, part in enumerate(parts):
+            self.lines = list(around)
+            self._write_part(part)
+            is_last = number == len(parts) - 1
+            if is_last:
+                for arg, access in self.used_accesses():
+                    access.cpu_after(self, arg)
+            lines = [f"    {line}" for line in self._item_lines(part)]
+            loop = ["for item in range(first, last):", *lines]
+            if is_last:
+                loop = [*self._before, *loop, *self._after]
+            loops += self._tile_loop(part, loop) if self.spec.tiled else loop
+        return [*self._once, *loops]
 
-    def _item_lines(self) -> list[str]:
+    def _write_part(self, part: Part) -> None:
+        """What a part takes, its instructions, and what it keeps or adds to sums."""
+        self._names = {}
+        for register in part.takes:
+            kept = self.cast(self._kept[register], DType.FLOAT64, self.dtype)
+            self.emit(f"{self._name(register)} = {kept}")
+        self.write_instructions(part.instructions)
+        for register in part.keeps:
+            self.emit(f"{self._kept[register]} = {self._names[register]}")
+        if part.collects is not None:
+            arg, _ = self.argument(part.collects)
+            assert isinstance(arg.read, ExchangeAccessor)
+            values = [self._operand(operand) for operand in part.collects.operands]
+            arg.read.cpu_collect(self, arg, values)
+
+    def _item_lines(self, part: Part) -> list[str]:
         """With what a tiled kernel has of each item; what has nothing to store does nothing."""
         if not self.spec.tiled:
             return self.lines or ["pass"]
-        text = "\n".join(self.lines)
+        leads = ["if tiles_position != tiles_begin:", "    continue"] if part.of_nodes else []
+        text = "\n".join([*leads, *self.lines])
         used = [f"{name} = {value}" for name, value in _PLACES.items() if name in text]
-        return ["tiles_at = tiles_place[item]", *used, *self.lines]
+        return ["tiles_at = tiles_place[item]", *used, *leads, *self.lines]
 
-    def _tile_loop(self, body: list[str]) -> list[str]:
-        """Walk the tiles of a group; twice where sums come back."""
-        tiles = [
-            "for tile in range(tiles_group_start[group], tiles_group_start[group + 1]):",
-            f"    first = tile * {TILE_SIZE}",
+    def _tile_loop(self, part: Part, body: list[str]) -> list[str]:
+        """Walk the tiles of a group; of several, which one node has, its first item leads."""
+        begin, end = "tiles_group_start[group]", "tiles_group_start[group + 1]"
+        return [
+            f"for tile in range({begin}, {f'{begin} + 1' if part.of_nodes else end}):",
+            f"    first = tile * {CPU_TILE_SIZE}",
             "    last = first + tiles_items[tile]",
             *(f"    {line}" for line in body),
-        ]
-        if self._num_exchanges == 0:
-            return tiles
-        return [
-            f"for turn in range({self._num_exchanges + 1}):",
-            *(f"    {line}" for line in tiles),
         ]
 
     # -- what accesses ask for: see memory.accessors.scope.CpuScope ----------------------------
 
     def once(self, *lines: str) -> None:
-        self._once += [line.replace("TILE_SIZE", str(TILE_SIZE)) for line in lines]
+        self._once += [line.replace("TILE_SIZE", str(CPU_TILE_SIZE)) for line in lines]
 
     def before(self, *lines: str) -> None:
         self._before += lines
@@ -258,11 +154,9 @@ class _Writer(BodyWriter):
         return f"at_{self._num_names}"
 
     def index(self, name: str, array: str) -> None:
-        self.emit(f"{name} = {array}[item]")
-
-    def next_exchange(self) -> int:
-        self._num_exchanges += 1
-        return self._num_exchanges - 1
+        line = f"{name} = {array}[item]"
+        if line not in self.lines:  # where an argument is read and written, both ask
+            self.emit(line)
 
     def number(self, value: float, dtype: DType) -> str:
         return f"{CAST[dtype]}({_python_literal(value)})"
@@ -317,16 +211,13 @@ class _Writer(BodyWriter):
     def exchange(self, instruction: Instruction) -> None:
         arg, _ = self.argument(instruction)
         assert isinstance(arg.read, ExchangeAccessor)
-        assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
-        values = [self._operand(operand) for operand in instruction.operands]
-        sums = arg.read.cpu_exchange(self, arg, values)
+        sums = arg.read.cpu_exchanged(self, arg)
         for register, scalar in zip(instruction.outputs, sums, strict=True):
             self.emit(f"{self._name(register)} = {scalar}")
 
     def store(self, instruction: Instruction) -> None:
         arg, chunk = self.argument(instruction)
         assert arg.write is not None
-        self._stored = True
         values = [self._operand(operand) for operand in instruction.operands]
         arg.write.cpu_write(self, arg, chunk, values)
 

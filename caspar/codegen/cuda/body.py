@@ -120,7 +120,7 @@ class _Writer(BodyWriter):
         if self.spec.few_items:
             self._loads_at = len(self.lines)
         self._first_loads_at = len(self.lines)
-        self.write_instructions()
+        self.write_instructions(self.program.instructions)
         self.emit(*next_stream_lines(self._streams))
         for arg, access in self.used_accesses():
             access.cuda_after(self, arg)

@@ -118,8 +118,8 @@ class CpuScope(Protocol):
     """A function for the processor that is being written; it loops over the items of a tile.
 
     In its body `item` is the item, `tile` the tile's number, `first` and `last` bound its items.
-    A kernel with exchanges loops over its tiles several times: `turn` counts. What a tiled kernel
-    has of each item has the names it has on CUDA.
+    A kernel with exchanges has several such loops, in turn over items and over those that lead.
+    What a tiled kernel has of each item has the names it has on CUDA.
     """
 
     @property
@@ -147,9 +147,6 @@ class CpuScope(Protocol):
 
     def temporary(self) -> str:
         """A name that is free."""
-
-    def next_exchange(self) -> int:
-        """The number of an exchange that is being written; `turn` is that where it collects."""
 
     def number(self, value: float, dtype: DType) -> str:
         """A number of a type."""

@@ -46,6 +46,9 @@ MAX_TILE_SIZE = 1 << POSITION_BITS
 MAX_ROUNDS = POSITION_BITS
 """Rounds of as many items as the largest tile has, if they were summed by so many lanes."""
 
+_ROUNDS = np.array([number.bit_length() for number in range(MAX_TILE_SIZE)])
+"""Those of one item more."""
+
 IntArray = NDArray[np.int64]
 
 PlaceType = np.dtype[Any]
@@ -377,9 +380,8 @@ def _most_rounds_first(partner: IntArray, has_item: NDArray[np.bool_]) -> IntArr
     is_first = np.ones(partner.shape, dtype=bool)
     is_first[:, 1:] = partner[:, 1:] != partner[:, :-1]
     begin = np.flatnonzero(is_first)
-    rounds = np.array([(length - 1).bit_length() for length in range(1, MAX_TILE_SIZE + 1)])
     length = np.diff(begin, append=partner.size)
-    own = np.repeat(rounds[length - 1], length).reshape(partner.shape)
+    own = np.repeat(_ROUNDS[length - 1], length).reshape(partner.shape)
     key = np.where(has_item, MAX_ROUNDS - own, MAX_ROUNDS + 1)
     return np.argsort(key, axis=1, kind="stable")
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cpu.kernel import TILE_SIZE
-from caspar.codegen.source import KernelSource
+from caspar.codegen.source import CPU_TILE_SIZE, KernelSource
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array, PickedRows
@@ -44,6 +43,7 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
+    PlainDecision,
     PlainSteps,
 )
 from caspar.runtime.cpu.compile import function_address
@@ -138,7 +138,7 @@ class CpuBackend(CpuIndexing):
     name = "cpu"
     traits = CPU_TRAITS
     clock = "the host's clock"
-    tile_size = TILE_SIZE
+    tile_size = CPU_TILE_SIZE
 
     @property
     def xp(self) -> ModuleType:
@@ -220,18 +220,19 @@ class CpuBackend(CpuIndexing):
 
     def plain_steps(
         self,
-        names: Sequence[str],
+        decision: Callable[[], PlainDecision],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
-        scalars: Mapping[str, Array],
+        scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
         """By the compiled driver, unless a step takes far longer than the host's part in it."""
-        from caspar.runtime.cpu.plain_steps import plain_steps
+        from caspar.runtime.cpu.plain_steps import CpuPlainSteps
 
         launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
         assert isinstance(accept, CpuSequence)
-        return plain_steps(names, launches, accept, scalars, diagonals)
+        made = CpuPlainSteps(decision(), launches, accept)
+        return made if made.bind_again(scalars, diagonals) else None
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""

@@ -6,7 +6,7 @@ Why these: `docs/design/0013-direct-solvers.md`.
 import math
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from threading import Lock
 from typing import Any
 
@@ -366,8 +366,20 @@ class QdldlFactorization:
     @property
     def operations_of_entry(self) -> float:
         """Operations of a factorisation by entries of the factor."""
-        lengths = np.diff(self._solver.factors()[0].indptr).astype(np.float64) + 1.0
+        starts, _, _ = self.pattern
+        lengths = np.diff(starts).astype(np.float64) + 1.0
         return float(lengths @ lengths) / float(lengths.sum())
+
+    @cached_property
+    def pattern(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Where the columns of L begin, their rows, and the row of the matrix that each is."""
+        lower, _, order = self.factors()
+        return lower.indptr, lower.indices, order
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether rows were added."""
+        return len(self._added) > 0
 
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""

@@ -63,10 +63,11 @@ class CpuLaunch:
 
     def __post_init__(self) -> None:
         """Find what is late."""
-        late = [(place, one) for place, one in enumerate(self.sources) if isinstance(one, Late)]
-        self._places = np.array([place for place, _ in late], dtype=np.intp)
-        self._late = [one for _, one in late]
-        self._looked_up = [*self._late, *([] if self.size is None else [self.size])]
+        self._late = [
+            (place, one) for place, one in enumerate(self.sources) if isinstance(one, Late)
+        ]
+        self._entries = self.table.data  # which take single numbers sooner than arrays do
+        self._bound_by: LateNumbers | None = None
 
     @property
     def values(self) -> tuple[int | Array, ...]:
@@ -82,21 +83,37 @@ class CpuLaunch:
         """Pass another address."""
         self.table[number] = address
 
+    def replace_by(self, other: "CpuLaunch") -> bool:
+        """Do what another launch does, wherever this one stands; False: it has another table."""
+        if len(self.table) != len(other.table):
+            return False
+        self.kernel, self.sources, self.num_tiles = other.kernel, other.sources, other.num_tiles
+        self.table[:] = other.table
+        return True
+
     def bind_again(self, numbers: LateNumbers) -> None:
         """Write what is late anew; `numbers` has what was looked up already."""
-        for late in self._looked_up:
-            if late not in numbers:
-                numbers[late] = late.number
-        self.table[self._places] = [numbers[late] for late in self._late]
+        if self._bound_by is numbers:
+            return  # as part of another sequence
+        self._bound_by = numbers
+        for place, late in self._late:
+            self._entries[place] = _looked_up(late, numbers)
         if self.chosen is not None:
             self.kernel = self.chosen.now()
         if self.size is not None:
             assert isinstance(self.kernel, CpuKernel)
-            self.num_tiles = _num_tiles(self.kernel, numbers[self.size])
+            self.num_tiles = _num_tiles(self.kernel, _looked_up(self.size, numbers))
 
     def run(self) -> None:
         """Run every tile."""
         CpuSequence([self]).run()
+
+
+def _looked_up(late: Late, numbers: LateNumbers) -> int:
+    number = numbers.get(late)
+    if number is None:
+        number = numbers[late] = late.number
+    return number
 
 
 def bound_launch(
@@ -132,9 +149,10 @@ class CpuSequence:
         arrays = (self._functions, self._tables, self._num_tiles)
         functions, tables, num_tiles = (array.ctypes.data for array in arrays)
         self._addresses = (functions, tables, num_tiles, len(launches))
-        self._write()
+        self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Note which kernels the launches have at present, and how many tiles."""
         self._functions[:] = [launch.kernel.address for launch in self.launches]
         self._num_tiles[:] = sizes = [launch.num_tiles for launch in self.launches]
         self._is_shared = max(sizes, default=0) > 1
@@ -143,7 +161,7 @@ class CpuSequence:
         """See `LateSequence`."""
         for launch in self.launches:
             launch.bind_again(numbers)
-        self._write()
+        self.write()
 
     def run(self) -> None:
         """Run every launch once."""

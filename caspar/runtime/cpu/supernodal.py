@@ -14,7 +14,12 @@ from scipy.sparse import csr_array
 from caspar.memory.array import Array
 from caspar.runtime.cpu.direct import QdldlFactorization
 from caspar.runtime.cpu.driver import num_threads
-from caspar.runtime.cpu.full_matrix import FullFactorization, is_small_and_full
+from caspar.runtime.cpu.small_matrix import (
+    MOST_ENTRIES,
+    FullFactorization,
+    SmallFactorization,
+    is_small_and_full,
+)
 from caspar.runtime.factorization import SparseFactorization
 
 try:
@@ -85,7 +90,10 @@ def sparse_factorization(
     if size <= FEW_ROWS:
         by_entries = QdldlFactorization(indptr, indices, size, outcome)
         if by_entries.operations_of_entry < FEW_OPERATIONS * MIN_OPERATIONS:
-            return by_entries
+            *factor, order = by_entries.pattern
+            if by_entries.is_padded or len(factor[1]) > MOST_ENTRIES:
+                return by_entries
+            return SmallFactorization(indptr, indices, factor, order, outcome)
     supernodal = SupernodalFactorization(indptr, indices, size, outcome)
     if supernodal.operations_of_entry >= MIN_OPERATIONS:
         return supernodal

@@ -18,6 +18,7 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
+    PlainDecision,
 )
 from caspar.runtime.cuda.compile.compilation import Compilation, compilation
 from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_usage, resident_blocks
@@ -123,10 +124,10 @@ class CudaBackend(CudaIndexing):
 
     def plain_steps(
         self,
-        names: Sequence[str],
+        decision: Callable[[], PlainDecision],
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
-        scalars: Mapping[str, Array],
+        scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> None:
         """None: the device goes ahead instead, see `NormalEquations`."""

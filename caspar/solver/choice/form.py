@@ -2,17 +2,13 @@
 
 Input: a recipe, and the eliminated types. Output: a `SolverForm`. Cost tier: once for a solver, and
 again where counts have other types eliminated.
-
-Also here: whether a product derives Jacobians again or reads them from memory, where nobody chose.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from caspar.codegen.targets import TARGETS, Target
-from caspar.driver import cached
-from caspar.equations.factor_kernels import jacobian_kernel
+from caspar.codegen.targets import TARGETS
 from caspar.equations.solver_form import (
     MAX_ELIMINATED_DIM,
     SolverForm,
@@ -25,8 +21,7 @@ from caspar.equations.solver_form import (
 from caspar.errors import UnsuitedError
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import ArgumentKind, NodeType, TracedFactor
-from caspar.frontend.precision import TYPES, Types
-from caspar.frontend.size_refusal import naming_owners
+from caspar.frontend.precision import TYPES
 from caspar.memory.dialect import Dialect
 from caspar.options import (
     JacobianChoice,
@@ -35,58 +30,6 @@ from caspar.options import (
 )
 from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
-
-
-@dataclass(frozen=True)
-class JacobianPrice:
-    """What an instance's Jacobian takes.
-
-    Attributes:
-        multiplications: To derive it, see `passes.price`.
-        num_bytes: Of its entries that are not always zero, equal ones as well.
-    """
-
-    multiplications: float
-    num_bytes: int
-
-
-def recomputing_pays(factors: Sequence[TracedFactor], types: Types, backend: Backend) -> bool:
-    """Whether arithmetic takes no longer than moving the bytes would, both at the device's peak.
-
-    All factors count alike: how many instances each will have is not known yet.
-
-    Products of 5.0 M observations on an H200 (7.0 multiplications a byte, Jacobians of 96 bytes),
-    us an iteration by price: 155: 120, 239: 134, 284: 155, 407: 162, 654: 198, 1144: 300; stored
-    159. Around PCG recomputing takes 70 to 250 us less. So at the rule's edge, 654, storing is 2 %
-    quicker where a step has eight PCG iterations, 5 % where it has twelve; at 407 recomputing is
-    by 6 and 5 %. Record 0012 has all figures.
-    """
-    target = TARGETS[backend.traits.target]
-    prices = [jacobian_price(factor, types, target) for factor in factors]
-    multiplications = sum(price.multiplications for price in prices)
-    num_bytes = sum(price.num_bytes for price in prices)
-    return multiplications <= backend.machine_balance(types.storage) * num_bytes
-
-
-def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> JacobianPrice:
-    """The price of a factor's Jacobian by all its nodes, or what the cache has."""
-    dtype = types.storage
-
-    def find() -> JacobianPrice:
-        from caspar.passes.price import graph_price
-
-        with naming_owners([factor], []):
-            spec = jacobian_kernel(factor, types)
-        num_entries = sum(arg.dim for arg in spec.args if arg.name == "jacobian")
-        price = graph_price(spec.graph, target.costs[dtype])
-        return JacobianPrice(price, num_entries * dtype.itemsize)
-
-    parts = ["price", target.name, dtype.value, factor.key]
-    return cached(parts, find, asdict, _price_from_json)
-
-
-def _price_from_json(data: Mapping[str, Any]) -> JacobianPrice:
-    return JacobianPrice(float(data["multiplications"]), int(data["num_bytes"]))
 
 
 @dataclass(frozen=True)
@@ -140,35 +83,48 @@ _JACOBIANS = {
 }
 
 
-def usual_precision(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    limits: Limits,
-    counts: Mapping[str, int] | None = None,
-) -> Precision:
+@dataclass(frozen=True)
+class UsualPrecision:
     """Float64 for chains, such as pose graphs, with landmarks or without, and for fits.
 
     Chains are stiff: Jacobians in float32 cost them iterations. In a fit all nodes that remain are
     one of their type, and a few others may be eliminated, such as an amplitude of each data set.
 
+    Attributes:
+        eliminated: Names of the node types that can be.
+        most_in_float64: Nodes of these types up to which it is float64.
+    """
+
+    eliminated: tuple[str, ...]
+    most_in_float64: float
+
+    def of(self, counts: Mapping[str, int] | None) -> Precision:
+        """The precision, by the instances of each node type; None: not known yet."""
+        number = 0 if counts is None else sum(counts[name] for name in self.eliminated)
+        return Precision.FLOAT64 if number <= self.most_in_float64 else Precision.MIXED
+
+
+def usual_precision(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], limits: Limits
+) -> UsualPrecision:
+    """What is usual for some factors.
+
     Args:
         factors: Of the solver.
         nodes: Their node types.
         limits: How many nodes of a fit are few.
-        counts: Instances of each node type, by name; None: not known yet.
     """
     eliminated = eliminable_types(factors, nodes)
     is_stiff = len(eliminated) == 0 or couples_reduced(factors, eliminated)
-    names = [node.name for node in eliminated]
+    names = tuple(node.name for node in eliminated)
     is_fit = all(
         argument.kind is ArgumentKind.NODE_UNIQUE
         for factor in factors
         for argument in factor.nodes
         if argument.node_type.name not in names
     )
-    num_eliminated = 0 if counts is None else sum(counts[name] for name in names)
-    is_small_fit = is_fit and num_eliminated <= limits.max_fit_in_float64
-    return Precision.FLOAT64 if is_stiff or is_small_fit else Precision.MIXED
+    most = float(limits.max_fit_in_float64) if is_fit else -1.0
+    return UsualPrecision(names, math.inf if is_stiff else most)
 
 
 def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]) -> SolverForm:
@@ -213,5 +169,7 @@ def _choose_storage(
         usual = usual_storage(recipe.factors, eliminated, _dialect(backend))
         if usual.is_stored:
             return usual
+    from caspar.solver.choice.jacobian import recomputing_pays
+
     pays = recomputing_pays(recipe.factors, TYPES[recipe.precision], backend)
     return JacobianStorage.RECOMPUTED if pays else JacobianStorage.STORED

@@ -71,7 +71,7 @@ def make_recipe(
     return Recipe(
         traced,
         nodes,
-        usual_precision(traced, nodes, sizes) if wanted is None else wanted,
+        usual_precision(traced, nodes, sizes).of(None) if wanted is None else wanted,
         linear,
         stored,
         checked_flag("deterministic", deterministic),

@@ -102,6 +102,13 @@ def _num_small_parts(
     pairs = [(first, other) for first, *others in numbered for other in others]
     ends = [np.concatenate(column) for column in zip(*pairs, strict=True)]
     first, other = ends if len(ends) > 0 else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    # the first node of a part has no neighbour before it, and the last one none behind it
+    is_apart = first != other
+    for inner in (np.maximum, np.minimum):
+        may_end = is_touched.copy()
+        may_end[inner(first, other)[is_apart]] = False
+        if np.count_nonzero(may_end) < wanted:
+            return None
     graph = coo_array((np.ones(len(first), dtype=np.int8), (first, other)), shape=(total, total))
     _, part = connected_components(graph, directed=False)
     number = len(np.unique(part[is_touched]))

@@ -45,13 +45,13 @@ class DerivativeLook:
         self._copies = plan.library.backend.host_copies(flat)
 
     def diagonals(self) -> list[Array]:
-        """Each entry of D that is looked at, (1,)."""
+        """The entries of D that are looked at, (n, lanes) of each chunk."""
         found = []
         for node, (squares, *_) in zip(self._nodes, self._chunks, strict=True):
-            lanes = [(chunk, lane) for chunk in squares for lane in range(chunk.shape[1])]
-            # only the last chunk is padded
-            for chunk, lane in lanes[: node.tangent_dim]:
-                found += [chunk[row, lane : lane + 1] for row in range(len(chunk))]
+            left = node.tangent_dim
+            for chunk in squares:  # only the last one is padded
+                found.append(chunk[:, :left])
+                left -= chunk.shape[1]
         return found
 
     def begin(self) -> None:

@@ -98,12 +98,17 @@ class Findings:
         is_orthogonal = isinstance(self._solvers.current, OrthogonalSolver)
         return all(self.communicator.gather(is_orthogonal or are_looked_at(self._plan)))
 
-    def lone_promises(self) -> Promises | None:
-        """What nodes promise one by one at the linearised values; None: not finite."""
+    def lone_promises(self, cost: float, least: float) -> Promises | None:
+        """What nodes promise one by one at the linearised values; None: not finite.
+
+        Args:
+            cost: At these values.
+            least: Decrease of the cost that is worth a look.
+        """
         orthogonal = self._solvers.current
         if isinstance(orthogonal, OrthogonalSolver):
             return orthogonal.promises()
-        found = lone_promises(self._plan, sum(self.factor_costs().values()))
+        found = lone_promises(self._plan, cost, least)
         return self.communicator.broadcast(found)
 
     def remarks_on_values(self, system: Values, cost: float, first_cost: float) -> tuple[str, ...]:

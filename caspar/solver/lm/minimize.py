@@ -14,13 +14,13 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.options import CompleteOptions, SolveOptions
 from caspar.progress import iteration as shown_iteration
 from caspar.solver.lm import interrupts
-from caspar.solver.lm.checks.mixed_precision import has_inexact_steps
+from caspar.solver.lm.checks.mixed_precision import has_inexact_steps, most_unseen_steps
 from caspar.solver.lm.checks.table import AT_THE_END, MAY_GO_ON, judge
 from caspar.solver.lm.checks.tiny_residuals import residuals_are_tiny
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.lm.plain_steps import behind_plain, may_be_plain, plain_numbers
+from caspar.solver.lm.plain.steps import behind_plain, may_be_plain, plain_numbers
 from caspar.solver.lm.policy import decide, first_state, next_goal, without_undamped
 from caspar.solver.lm.steps import AskRounding, LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import USUAL_OPTIONS
@@ -95,6 +95,10 @@ def _take_plain_steps(course: Course) -> None:
     begun = time.perf_counter()
     numbers = plain_numbers(state, options, looks=not course.is_looked_at)
     most = options.max_iterations - state.num_iterations - 1
+    if course.system.is_mixed:
+        most = min(most, most_unseen_steps(course))
+    if most < 1:
+        return
     steps = course.system.take_plain_steps(numbers, most)
     if steps is None or len(steps.rows) == 0:
         return
@@ -114,7 +118,7 @@ def _take_plain_steps(course: Course) -> None:
         )
         course.records.append(record)
         shown_iteration(partial(str, record))
-    course.state = behind_plain(state, steps.numbers)
+    course.state = behind_plain(steps.numbers)
     course.cost_changes.clear()
     if not course.is_looked_at:
         course.lost_at_start = {}  # a step is not plain if D shows anything

@@ -15,12 +15,13 @@ Their launches add up what has to be added up (`system.phases`), so that all hol
 what the host reads besides goes through `communicator`, and is the same on all.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
+from caspar.runtime.backend import Launch
+from caspar.runtime.backend import PlainSteps as TakesPlainSteps
 from caspar.runtime.group.member import Communicator, Group
 from caspar.solver.input.problem import Problem
 from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
@@ -30,7 +31,7 @@ from caspar.solver.lm.derivative_sizes import (
     raise_least_damping,
 )
 from caspar.solver.lm.faults import Findings
-from caspar.solver.lm.plain_steps import Number, PlainSteps
+from caspar.solver.lm.plain.steps import READ_SCALARS, Number, PlainSteps, decision
 from caspar.solver.lm.roundings import moved_scores, typical_change
 from caspar.solver.lm.steps import LinearGoal, Linearization, Place, TriedStep
 from caspar.solver.lm.usual_options import usual_options
@@ -60,6 +61,9 @@ class NormalEquations:
         self._binder = binder
         self._is_bounded = any(node.is_bounded for node in plan.nodes)
         self._candidate_launches = phases.candidate()
+        self._solve_launches: Sequence[Launch] | None = None
+        self._plain_steps: TakesPlainSteps | None = None
+        self._may_have_plain_steps = True
         self._take(plan, phases, solvers)
         sequence = binder.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
@@ -83,11 +87,12 @@ class NormalEquations:
         self.starts: Mapping[str, Any] = {}
         self._needs_damping = plan.linearization_needs_damping
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
-        # what takes plain steps, and the launches of its own of a factorisation, know addresses
-        self.__dict__.pop("_plain_steps", None)
         launches = self._usual.launches
         self._in_one_call = self._usual if len(launches) > 0 else None
-        self._step = self._binder.sequence([*launches, *self._candidate_launches])
+        if launches is not self._solve_launches:
+            self._solve_launches = launches
+            self._step = self._binder.sequence([*launches, *self._candidate_launches])
+            self._forget_plain_steps()
 
     def renewed(self, plan: Plan, make: Callable[[Binder, Phases, Any], HandOver]) -> bool:
         """Take another plan, and bind the launches again.
@@ -110,6 +115,8 @@ class NormalEquations:
             return False
         self._take(plan, phases, solvers)
         self._binder.bind_again()
+        if self._plain_steps is None or not self._plain_steps.bind_again(*self._decided_by()):
+            self._forget_plain_steps()
         return True
 
     def share_with(self, rank: int, group: Group | None) -> None:
@@ -119,6 +126,7 @@ class NormalEquations:
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
         self._linearize = self._binder.sequence(self._phases.linearize(exact=exact))
+        self._forget_plain_steps()
         self._held = self._held.overwritten()
 
     @property
@@ -345,30 +353,36 @@ class NormalEquations:
         Returns:
             What took them; None: the host has to take each.
         """
-        is_exact = self.storage is DType.FLOAT64
-        if self.solvers.current is not self._in_one_call or self._is_bounded or not is_exact:
+        if self.solvers.current is not self._in_one_call or self._is_bounded:
             return None
-        take = self._plain_steps
-        if take is None:
+        if numbers[Number.LOOKS] and self.storage is not DType.FLOAT64:
+            return None  # compiled code looks at D of that type only
+        if self._may_have_plain_steps and self._plain_steps is None:
+            self._plain_steps = self._backend.plain_steps(
+                decision,
+                (self._linearize, self._step),
+                self._accept,
+                *self._decided_by(),
+            )
+            self._may_have_plain_steps = self._plain_steps is not None
+        if self._plain_steps is None:
             return None
         self._scalars.write((numbers[Number.STEP_DAMPING], *self._held.controls))
         if self.solvers.looks_at_pivots(0.0):
             numbers[Number.LEAST_PIVOT] = LEAST_PIVOT
-        steps = PlainSteps(*take(numbers, max_steps))
+        steps = PlainSteps(*self._plain_steps(numbers, max_steps))
         is_stopped = steps.numbers[Number.STOP] != 0.0
         tried = steps.numbers[Number.STEP_DAMPING] if is_stopped else None
         self._held = self._held.took_plain_steps(tried)
         return steps
 
-    @cached_property
-    def _plain_steps(self) -> Callable[..., tuple[list[float], list[list[float]]]] | None:
-        return self._backend.plain_steps(
-            tuple(Number.__members__),
-            (self._linearize, self._step),
-            self._accept,
-            {name: self.plan.scalar(name) for name in SCALARS},
-            self._look.diagonals(),
-        )
+    def _forget_plain_steps(self) -> None:
+        """What takes them is made when it is asked for."""
+        self._plain_steps, self._may_have_plain_steps = None, True
+
+    def _decided_by(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        """What the decision about plain steps looks at."""
+        return [self.plan.scalar(name) for name in READ_SCALARS], self._look.diagonals()
 
     def _enqueue_step(self, goal: LinearGoal, *, probes: bool) -> None:
         if self._held.was_tried(goal.damping):

@@ -98,12 +98,13 @@ class ArenaViews(Mapping[Key, Array]):
 
     def __getitem__(self, key: Key) -> Array:
         """The view of a region."""
-        if key not in self._made:
+        made = self._made.get(key)
+        if made is None:
             region = self._regions[key]
-            self._made[key] = view(
+            made = self._made[key] = view(
                 self._memory, region.first_byte, region.num_scalars, region.dtype.value
             )
-        return self._made[key]
+        return made
 
     def __contains__(self, key: object) -> bool:
         """Whether there is such a region."""

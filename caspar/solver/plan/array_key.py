@@ -16,6 +16,8 @@ class Span(Enum):
     constants and sums over all items: free while values are brought in.
     """
 
+    __hash__ = object.__hash__  # each member is there once; Enum's own hashes its name in Python
+
     ALL_NODES = "all nodes"
     ALL_CANDIDATES = "all candidate"
     ALL_SUMS = "all sums"

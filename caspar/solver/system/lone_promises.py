@@ -77,17 +77,21 @@ def are_looked_at(plan: Plan) -> bool:
     return len(plan.eliminated) == 0 and 0 < num_unknowns <= most
 
 
-def lone_promises(plan: Plan, cost: float) -> Promises | None:
+def lone_promises(plan: Plan, cost: float, worth: float) -> Promises | None:
     """Of a plan whose gradients and blocks are those of the current values.
 
     Args:
         plan: Gradients and blocks may be scaled by D, which changes nothing here.
         cost: At these values.
+        worth: Decrease of the cost that is worth a look.
 
     Returns:
-        None if something is not finite.
+        None if something is not finite. Nothing is promised if all nodes are plainly held and
+        promise less than `worth`, or than what the cost is rounded.
     """
-    if _nothing_is_left(plan, cost):
+    rounding = float(np.finfo(plan.types.storage.value).eps)
+    worth = max(worth, rounding * cost)
+    if all(_is_at_rest(plan, node, rounding, worth) for node in plan.nodes if node.count > 0):
         return Promises(0.0, 0.0)
     found = [_of_type(plan, node, cost) for node in plan.nodes if node.count > 0]
     finite = [one for one in found if one is not None]
@@ -99,26 +103,52 @@ def lone_promises(plan: Plan, cost: float) -> Promises | None:
     return Promises(most.decrease, most.trusted, most.where, free, doubtful)
 
 
-def _nothing_is_left(plan: Plan, cost: float) -> bool:
-    """Whether the few nodes of a plan plainly are held, and promise less than the cost is rounded.
+def _is_at_rest(plan: Plan, node: NodePlan, rounding: float, most: float) -> bool:
+    """Whether the nodes of a type plainly are held, and promise no more.
 
     NumPy takes a hundred times as long for a single node as these numbers do.
     """
-    if len(plan.nodes) > 1 or not 0 < plan.nodes[0].count <= FEW_NODES:
-        return False
-    (node,) = plan.nodes
     dim, to_host = node.node.tangent_dim, plan.library.backend.to_host
-    if node.is_masked or dim > FEW_UNKNOWNS:
+    if node.is_masked or dim > FEW_UNKNOWNS or not has_whole_block(node.node):
         return False
-    rounding = float(np.finfo(plan.types.storage.value).eps)
+    least_curvature = UNRESOLVED * rounding * dim
+    if node.count > FEW_NODES:
+        return _all_are_at_rest(*_scaled(plan, node), least_curvature, most)
     gradients, blocks = (
         to_host(plan.memory[node.key(part)]).reshape(node.count, -1).tolist()
         for part in (NodePart.GRADIENT, NodePart.BLOCK)
     )
     return all(
-        _is_held_at_rest(gradient[:dim], block, UNRESOLVED * rounding * dim, rounding * cost)
+        _is_held_at_rest(gradient[:dim], block, least_curvature, most)
         for gradient, block in zip(gradients, blocks, strict=True)
     )
+
+
+def _all_are_at_rest(
+    slopes: Numbers, blocks: Numbers, squares: Numbers, least_curvature: float, most: float
+) -> bool:
+    """`_is_held_at_rest` of many nodes.
+
+    Args:
+        slopes: As of `_scaled`.
+        blocks: Likewise.
+        squares: Likewise.
+        least_curvature: Of a direction.
+        most: Decrease of the cost.
+    """
+    if not (np.isfinite(slopes).all() and np.isfinite(blocks).all() and (squares > 0.0).all()):
+        return False
+    try:
+        lower = np.linalg.cholesky(blocks)
+    except np.linalg.LinAlgError:
+        return False
+    dim = slopes.shape[1]
+    pivots = np.einsum("nii->ni", lower) ** 2
+    least = pivots.prod(axis=1).min() * ((dim - 1) / dim) ** (dim - 1)
+    if not (least > 2.0 * least_curvature and pivots.min() > least_curvature):
+        return False
+    steps = np.linalg.solve(blocks, slopes[:, :, None])[:, :, 0]
+    return bool(0.5 * (steps * slopes).sum(axis=1).max() <= most)
 
 
 def _is_held_at_rest(

@@ -10,6 +10,7 @@ from caspar.io import read_g2o
 from caspar.runtime.cpu import supernodal
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cpu.direct import QdldlFactorization
+from caspar.runtime.cpu.small_matrix import SmallFactorization
 from caspar.runtime.cpu.supernodal import SupernodalFactorization, sparse_factorization
 from tests.runtime.cpu.direct_cases import (
     check_normal_equations,
@@ -51,7 +52,7 @@ def test_pose_graphs(name: str) -> None:
 def test_it_is_taken_if_the_factor_has_many_operations_an_entry() -> None:
     chain, _ = factorised(sparse.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(99, 99)))
     cube, pattern = factorised(grid(9, 3))
-    assert isinstance(chain, QdldlFactorization)
+    assert isinstance(chain, SmallFactorization)
     assert isinstance(cube, SupernodalFactorization)
     assert cube.operations_of_entry > supernodal.MIN_OPERATIONS
     assert chain.remarks == cube.remarks == ()

@@ -89,7 +89,7 @@ class FakeSystem:
     def has_lone_promises(self) -> bool:
         return self.lone is not None
 
-    def lone_promises(self) -> Promises | None:
+    def lone_promises(self, _cost: float, _least: float) -> Promises | None:
         self.calls.append("lone_promises")
         return self.lone
 

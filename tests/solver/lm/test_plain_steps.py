@@ -12,7 +12,7 @@ import caspar
 from caspar import loss
 from caspar.runtime.cpu.plain_steps import MOST_STEPS
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.lm.plain_steps import PlainSteps
+from caspar.solver.lm.plain.steps import PlainSteps
 from caspar.solver.result.result import SolveResult
 
 
@@ -148,6 +148,44 @@ def test_options(options: dict[str, Any]) -> None:
     solver = caspar.Solver(decay, backend="cpu")
     for seed in range(3):
         check_same(solver, decays(seed, 0.01, 0.1), **options)
+
+
+@caspar.factor
+def look(
+    pose: Annotated[sf.Pose3, caspar.TunableShared],
+    point: Annotated[sf.V3, caspar.TunableShared],
+    pixel: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """A point, seen by a camera."""
+    x, y, z = pose * point
+    return 500 * sf.V2(x / z, y / z) - pixel
+
+
+def bundle(seed: int, noise: float) -> dict[str, Any]:
+    """Four cameras that see all points; their scale is free, so that the solve creeps."""
+    rng = np.random.default_rng(seed)
+    points = rng.uniform(-1.0, 1.0, (30, 3))
+    poses = np.tile([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 4.0], (4, 1))
+    poses[:, 4] = np.linspace(-1.0, 1.0, 4)
+    pose, point = np.repeat(np.arange(4), 30), np.tile(np.arange(30), 4)
+    x, y, z = (points[point] + poses[pose, 4:]).T
+    pixel = 500.0 * np.stack([x / z, y / z], axis=1) + noise * rng.normal(size=(120, 2))
+    start = points + rng.normal(scale=0.05, size=points.shape)
+    return {
+        "Pose3": poses,
+        "Matrix31": start,
+        "look": {"pose": pose, "point": point, "pixel": pixel},
+    }
+
+
+@pytest.mark.parametrize("linear_solver", ["sparse", "schur_pcg"])
+def test_mixed_precision(linear_solver: str, counts: list[int]) -> None:
+    solver = caspar.Solver(look, backend="cpu", linear_solver=linear_solver)
+    for seed in range(3):
+        arrays = bundle(seed, 10.0 ** (seed - 1))
+        result = check_same(solver, arrays, fixed={"Pose3": [0]}, max_iterations=40)
+        assert result.precision == "mixed"
+    assert (sum(counts) > 6) == (linear_solver == "sparse")
 
 
 def test_what_is_held_stays_held(counts: list[int]) -> None:

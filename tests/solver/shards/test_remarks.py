@@ -144,10 +144,10 @@ def test_a_rate_that_has_lost_its_influence(
 
 
 def _promises(system: NormalEquations) -> Promises | None:
-    system.score()
+    cost = system.score()
     system.linearize(1e-3)
     assert system.findings.has_lone_promises
-    return system.findings.lone_promises()
+    return system.findings.lone_promises(cost, 0.0)
 
 
 def test_promises_are_those_of_one_device() -> None:

@@ -94,7 +94,7 @@ class _Exchange(ExchangeAccessor, AnyObjects):
 
 @dataclass(frozen=True)
 class SumOverNode(_Exchange):
-    """The leader of each node's team gets the sums; on the processor, every item."""
+    """The leader of each node's team gets the sums."""
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Room for the sums of a node with several tiles too."""
@@ -146,23 +146,25 @@ class SumOverNode(_Exchange):
         scope.once(f"{arg.name}_sums = zeros(TILE_SIZE * {arg.dim})")
         scope.emit(f"{arg.name}_at = {arg.dim} * tiles_begin")
 
-    def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Collect in the first turn."""
-        place = f"{arg.name}_at"
-        scope.emit(f"if turn == {scope.next_exchange()}:")
+    def cpu_collect(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> None:
+        """Add."""
         for component, value in enumerate(values):
-            scope.emit(f"    {arg.name}_sums[{place} + {component}] += {value}")
-        scope.emit("    continue")
-        sums = (f"{arg.name}_sums[{place} + {component}]" for component in range(len(values)))
+            scope.emit(f"{arg.name}_sums[{arg.name}_at + {component}] += {value}")
+
+    def cpu_exchanged(self, scope: CpuScope, arg: ArgSpec) -> list[str]:
+        """The sums, in the computing type."""
+        sums = (f"{arg.name}_sums[{arg.name}_at + {component}]" for component in range(arg.dim))
         return [scope.cast(total, DType.FLOAT64, scope.dtype) for total in sums]
 
 
 @dataclass(frozen=True)
 class SpreadOverNode(_Exchange):
-    """Every item gets what its node's leader has; on the processor all have it.
+    """Every item gets what its node's leader has.
 
     It may be made of sums, of what is read for the node, and of what is the same for all items.
     """
+
+    collects: ClassVar[bool] = False
 
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Through shared memory; where a block has one node, all threads lead."""
@@ -174,10 +176,6 @@ class SpreadOverNode(_Exchange):
             "}",
         )
         return [f"{passed}[{component}]" for component in range(width)]
-
-    def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Nothing to do."""
-        return values
 
 
 @dataclass(frozen=True)
@@ -195,6 +193,7 @@ class ReadForNode(ReadAccessor, ByIndex):
     index_of: str = ""
 
     loads_first: ClassVar[bool] = True
+    for_node: ClassVar[bool] = True
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
@@ -204,5 +203,5 @@ class ReadForNode(ReadAccessor, ByIndex):
         return cuda_lanes(arg, chunk, loaded)
 
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """Scalar loads, for every item."""
+        """Scalar loads."""
         return cpu_load(scope, arg, chunk, object_name(arg, self.index_of))

@@ -14,7 +14,6 @@ from typing import ClassVar
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, Field, WriteAccessor
 from caspar.memory.accessors.blocked import (
-    cpu_index,
     cpu_store,
     cuda_address,
     cuda_keep,
@@ -263,7 +262,7 @@ class WriteOwnNode(WriteAccessor, ByIndex):
     """The leader of each node's team writes it; its array is in the order of the tiles' nodes.
 
     Where the kernel reads the same array it may write nothing else that depends on it: on the
-    processor a node's later items read what was written.
+    processor items read what was written before they write.
 
     Attributes:
         team_of: The exchange that has formed the teams.
@@ -274,6 +273,7 @@ class WriteOwnNode(WriteAccessor, ByIndex):
     index_of: str = ""
 
     cooperates: ClassVar[bool] = True
+    for_node: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
@@ -293,17 +293,6 @@ class WriteOwnNode(WriteAccessor, ByIndex):
         written.append(chunk)
         scope.emit(f"if ({arg.name}_writes) *reinterpret_cast<{vector}*>({address}) = {packed};")
 
-    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
-        """See whether this item writes."""
-        scope.emit(
-            f"{arg.name}_writes = tile == tiles_group_start[group] "
-            "and tiles_position == tiles_begin",
-        )
-
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Scalar stores."""
-        place = cpu_index(arg, chunk, object_name(arg, self.index_of))
-        scope.emit(f"if {arg.name}_writes:")
-        for lane, value in enumerate(values):
-            scalar = scope.cast(value, scope.dtype, arg.dtype)
-            scope.emit(f"    {arg.name}_data[{place} + {lane}] = {scalar}")
+        cpu_store(scope, arg, chunk, object_name(arg, self.index_of), values, "=")

@@ -125,7 +125,9 @@ class SparseSolver:
         self._form_launches, self._finish_launches = [*system.form(), write], system.finish()
         self._form = binder.sequence(self._form_launches)
         self._finish = binder.sequence(self._finish_launches)
-        self.launches = self._all_launches()
+        self._solving: Any = None
+        self.launches: Sequence[Launch] = ()
+        self._place_launches()
 
     def renew(self, plan: Plan, structure: Structure) -> bool:
         """Solve the systems of another plan of the same kind, once launches are bound again.
@@ -137,7 +139,7 @@ class SparseSolver:
             return False
         self._system.renew(plan, structure)
         self._analyze(structure)
-        self.launches = self._all_launches()
+        self._place_launches()
         return True
 
     def _analyze(self, structure: Structure) -> None:
@@ -152,12 +154,14 @@ class SparseSolver:
         self.num_bytes = system.num_bytes + self._entries.num_bytes
         self.num_bytes += self._factorization.num_bytes
 
-    def _all_launches(self) -> Sequence[Launch]:
-        """Those of a solve, where the factorisation is one too."""
+    def _place_launches(self) -> None:
+        """Those of a solve, where the factorisation is one too; the same as before if possible."""
         solving = self._factorization.launch(self._system.rhs, self._system.solution)
         if solving is None:
-            return ()
-        return (*self._form_launches, solving, *self._finish_launches)
+            self.launches = ()
+        elif len(self.launches) == 0 or not self._solving.replace_by(solving):
+            self._solving = solving
+            self.launches = (*self._form_launches, solving, *self._finish_launches)
 
     @property
     def remarks(self) -> tuple[str, ...]:

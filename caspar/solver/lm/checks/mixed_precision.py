@@ -4,6 +4,8 @@ Needed by stiff problems, such as `test_two_decays_of_nearly_one_rate`; `benchma
 more.
 """
 
+from itertools import takewhile
+
 from caspar.solver.lm.course import Course, Judgment
 from caspar.solver.result.result import SolveStatus
 
@@ -57,10 +59,16 @@ def _reason(course: Course) -> str:
 
 def has_inexact_steps(course: Course) -> bool:
     """Whether the last steps in mixed precision were far from what they promised."""
-    return len(course.records) >= MOST_INEXACT and all(
-        record.damping <= NEGLIGIBLE_DAMPING and record.gain_ratio > 1.0 + MODEL_ERROR
-        for record in course.records[: -MOST_INEXACT - 1 : -1]
+    return most_unseen_steps(course) < 0
+
+
+def most_unseen_steps(course: Course) -> int:
+    """Steps after which `has_inexact_steps` is false, whatever they gain; -1: it is true now."""
+    last = course.records[: -MOST_INEXACT - 1 : -1]
+    inexact = takewhile(
+        lambda one: one.damping <= NEGLIGIBLE_DAMPING and one.gain_ratio > 1.0 + MODEL_ERROR, last
     )
+    return MOST_INEXACT - 1 - sum(1 for _ in inexact)
 
 
 def _inexact_steps(course: Course) -> str:

@@ -68,9 +68,10 @@ def _promises(course: Course) -> Promises | None:
     """
     system, state = course.system, course.state
     if system.findings.has_lone_promises:
-        system.score()
+        cost = system.score()
         system.linearize(state.damping)
-        return system.findings.lone_promises()
+        least = HELD_BACK * course.options.cost_tolerance * cost
+        return system.findings.lone_promises(cost, least)
     remaining = course.promised_undamped()
     course.state = state._replace(remaining=remaining, relief=state.least_relief)
     if not remaining > HELD_BACK * course.options.cost_tolerance:
