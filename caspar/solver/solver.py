@@ -57,7 +57,8 @@ class Solver(Remade):
     A copy of a solver with a backend object uses the same object; a pickle of it is an error.
 
     Args:
-        factors: Functions decorated with `caspar.factor`; a single one needs no list.
+        factors: Functions decorated with `caspar.factor`, and constraints, decorated with
+            `caspar.constraint`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers; or an object that fulfils
             `caspar.runtime.backend.Backend`, which is used as it is. See `backend.name`.
         precision: `mixed` (values, residuals and sums in float64, Jacobians and vectors in
@@ -313,6 +314,8 @@ class Solver(Remade):
         **options: Unpack[SolveOptionsDict],
     ) -> SolveResult:
         """Minimise 1/2 * the sum of squared residuals, or of w rho(|r|^2) by weights and losses.
+
+        Constraints among the factors hold at the end: see `docs/guide/constraints.md`.
 
         Args:
             arrays: One nested mapping. A node type's class name -> its (n, storage_dim) start
