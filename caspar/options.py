@@ -222,6 +222,11 @@ class SolveOptions:
                 f"and max_damping={self.max_damping!r}"
             )
 
+    @property
+    def leaves_damping_open(self) -> bool:
+        """Whether nothing is said of the first damping, and of how small it may be."""
+        return self.initial_damping is None and self.min_damping is None
+
     def refuse_constraint_tolerance(self) -> None:
         """For solvers without constraints.
 

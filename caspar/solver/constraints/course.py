@@ -119,6 +119,7 @@ class Course:
         self._costs: Mapping[str, float] = {}
         self._newton: Expansion | None = None
         self._newton_s, self._tried = 0.0, np.inf
+        self._damping: float | None = None
 
     def run(self) -> SolveResult:
         """Solve."""
@@ -132,6 +133,7 @@ class Course:
             factors = problems.factors_of(self._problem)
             first = problems.start.look(factors, self._problem, self._found, self._sizes)
         self._terms, self._initial_cost = first.terms, first.cost
+        self._damping = first.damping
         if first.is_left_open and problems.lagrangian.suits_start(factors, self._problem):
             status = self._newton_status()
             if status is not None:
@@ -194,6 +196,8 @@ class Course:
         tolerance = FIRST_TOLERANCE * TIGHTER**number
         if tolerance > EXACT and (given.cost_tolerance or 0.0) < tolerance:
             limits["cost_tolerance"] = tolerance
+        if number == 0 and self._damping is not None and given.leaves_damping_open:
+            limits["initial_damping"] = min(self._damping, given.max_damping)
         if given.max_iterations is not None:
             limits["max_iterations"] = given.max_iterations - len(self._records)
         if given.max_time_s is not None:
