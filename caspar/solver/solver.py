@@ -21,6 +21,7 @@ from caspar.options import (
     check_gauge,
     check_verbose,
     checked_flag,
+    refuse_constraint_tolerance,
 )
 from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
@@ -367,7 +368,7 @@ class Solver(Remade):
 
             course = Course(self._constrained, arrays or {}, given, checked, verbose, on_iteration)
             return self._results.kept(course.run())
-        checked.refuse_constraint_tolerance()
+        refuse_constraint_tolerance(checked)
         solved = solve(self._session, arrays, given, checked, verbose, on_iteration)
         # None: those of rank 0, for which there is no covariance either
         return solved if arrays is None else self._results.kept(solved)

@@ -196,7 +196,8 @@ class Course:
         tolerance = FIRST_TOLERANCE * TIGHTER**number
         if tolerance > EXACT and (given.cost_tolerance or 0.0) < tolerance:
             limits["cost_tolerance"] = tolerance
-        if number == 0 and self._damping is not None and given.leaves_damping_open:
+        is_open = given.initial_damping is None and given.min_damping is None
+        if number == 0 and self._damping is not None and is_open:
             limits["initial_damping"] = min(self._damping, given.max_damping)
         if given.max_iterations is not None:
             limits["max_iterations"] = given.max_iterations - len(self._records)
