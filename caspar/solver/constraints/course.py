@@ -342,7 +342,8 @@ class Course:
 
     def _result(self, status: SolveStatus) -> SolveResult:
         problems, last = self._problems, self._results[-1]
-        solve_s = self._time_s()
+        solve_s, num_rows = self._time_s(), sum(one.rows.size for one in self._found.values())
+        size = replace(last.problem, num_residuals=last.problem.num_residuals - num_rows)
         compile_s = sum(one.compile_time_s for one in self._results)
         backends = problems.session.backends
         solved = SolvedArrays(self._arrays, self._restrictions, backends, self._problem)
@@ -356,6 +357,7 @@ class Course:
             remaining_decrease=self._promised,
             iterations=tuple(self._records),
             values=self._values,
+            problem=size,
             compile_time_s=compile_s,
             solve_time_s=solve_s,
             setup_time_s=max(time.perf_counter() - self._start_s - solve_s - compile_s, 0.0),
