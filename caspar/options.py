@@ -222,18 +222,6 @@ class SolveOptions:
                 f"and max_damping={self.max_damping!r}"
             )
 
-    def refuse_constraint_tolerance(self) -> None:
-        """For solvers without constraints.
-
-        Raises:
-            OptionError: There is one.
-        """
-        if self.constraint_tolerance is not None:
-            raise OptionError(
-                f"constraint_tolerance={self.constraint_tolerance!r}: this solver has no "
-                "constraints; leave it out, or give Solver some"
-            )
-
     def _keep(self, name: str, checked: Callable[..., float], *bounds: Any) -> None:
         """Check a number, and keep it as Python's own: one of NumPy may have few digits."""
         object.__setattr__(self, name, checked(name, getattr(self, name), *bounds))
@@ -363,6 +351,19 @@ def checked_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name}={value!r}: must be True or False")
     return value
+
+
+def refuse_constraint_tolerance(options: SolveOptions) -> None:
+    """For solvers without constraints.
+
+    Raises:
+        OptionError: There is one.
+    """
+    if options.constraint_tolerance is not None:
+        raise OptionError(
+            f"constraint_tolerance={options.constraint_tolerance!r}: this solver has no "
+            "constraints; leave it out, or give Solver some"
+        )
 
 
 def check_callback(name: str, value: Any) -> None:

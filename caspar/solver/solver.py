@@ -21,6 +21,7 @@ from caspar.options import (
     check_gauge,
     check_verbose,
     checked_flag,
+    refuse_constraint_tolerance,
 )
 from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
@@ -57,7 +58,8 @@ class Solver(Remade):
     A copy of a solver with a backend object uses the same object; a pickle of it is an error.
 
     Args:
-        factors: Functions decorated with `caspar.factor`; a single one needs no list.
+        factors: Functions decorated with `caspar.factor`, and constraints, decorated with
+            `caspar.constraint`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers; or an object that fulfils
             `caspar.runtime.backend.Backend`, which is used as it is. See `backend.name`.
         precision: `mixed` (values, residuals and sums in float64, Jacobians and vectors in
@@ -316,6 +318,8 @@ class Solver(Remade):
     ) -> SolveResult:
         """Minimise 1/2 * the sum of squared residuals, or of w rho(|r|^2) by weights and losses.
 
+        Constraints among the factors hold at the end: see `docs/guide/constraints.md`.
+
         Args:
             arrays: One nested mapping. A node type's class name -> its (n, storage_dim) start
                 values in SymForce's storage order. A factor's name -> its arguments: (m,) integer
@@ -366,7 +370,7 @@ class Solver(Remade):
 
             course = Course(self._constrained, arrays or {}, given, checked, verbose, on_iteration)
             return self._results.kept(course.run())
-        checked.refuse_constraint_tolerance()
+        refuse_constraint_tolerance(checked)
         solved = solve(self._session, arrays, given, checked, verbose, on_iteration)
         # None: those of rank 0, for which there is no covariance either
         return solved if arrays is None else self._results.kept(solved)

@@ -119,6 +119,7 @@ class Course:
         self._costs: Mapping[str, float] = {}
         self._newton: Expansion | None = None
         self._newton_s, self._tried = 0.0, np.inf
+        self._damping: float | None = None
 
     def run(self) -> SolveResult:
         """Solve."""
@@ -132,6 +133,7 @@ class Course:
             factors = problems.factors_of(self._problem)
             first = problems.start.look(factors, self._problem, self._found, self._sizes)
         self._terms, self._initial_cost = first.terms, first.cost
+        self._damping = first.damping
         if first.is_left_open and problems.lagrangian.suits_start(factors, self._problem):
             status = self._newton_status()
             if status is not None:
@@ -194,6 +196,9 @@ class Course:
         tolerance = FIRST_TOLERANCE * TIGHTER**number
         if tolerance > EXACT and (given.cost_tolerance or 0.0) < tolerance:
             limits["cost_tolerance"] = tolerance
+        is_open = given.initial_damping is None and given.min_damping is None
+        if number == 0 and self._damping is not None and is_open:
+            limits["initial_damping"] = min(self._damping, given.max_damping)
         if given.max_iterations is not None:
             limits["max_iterations"] = given.max_iterations - len(self._records)
         if given.max_time_s is not None:
@@ -337,7 +342,8 @@ class Course:
 
     def _result(self, status: SolveStatus) -> SolveResult:
         problems, last = self._problems, self._results[-1]
-        solve_s = self._time_s()
+        solve_s, num_rows = self._time_s(), sum(one.rows.size for one in self._found.values())
+        size = replace(last.problem, num_residuals=last.problem.num_residuals - num_rows)
         compile_s = sum(one.compile_time_s for one in self._results)
         backends = problems.session.backends
         solved = SolvedArrays(self._arrays, self._restrictions, backends, self._problem)
@@ -351,6 +357,7 @@ class Course:
             remaining_decrease=self._promised,
             iterations=tuple(self._records),
             values=self._values,
+            problem=size,
             compile_time_s=compile_s,
             solve_time_s=solve_s,
             setup_time_s=max(time.perf_counter() - self._start_s - solve_s - compile_s, 0.0),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from caspar.equations.solver_form import couples_reduced, eliminable_types
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.runtime.backend import Backend
 from caspar.solver.constraints.penalties import Terms, first_terms
@@ -16,6 +17,9 @@ from caspar.solver.constraints.violations import Floats, Linearised, Sizes
 from caspar.solver.input.problem import Problem
 from caspar.solver.normal.jacobians import DerivativeKernels, FactorJacobian
 from caspar.solver.normal.sums import add_rows
+
+BUNDLE_DAMPING = 1e-3
+"""First damping of bundles, the usual one."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,13 @@ class Beginning:
         cost: Of the factors.
         is_left_open: Whether some unknowns of constraints are in no factor: only constraints say
             what they are.
+        damping: Of the first solve; None: the usual one.
     """
 
     terms: dict[str, Terms]
     cost: float
     is_left_open: bool
+    damping: float | None
 
 
 class Start:
@@ -70,7 +76,11 @@ class Start:
             for one in moving.values()
             for node in one.nodes
         )
-        return Beginning(first_terms(moving, curvatures, sizes), cost, is_left_open)
+        # constraints between nodes that remain are no reason for the damping of a chain
+        eliminated = eliminable_types(factors, self._nodes)
+        is_bundle = len(eliminated) > 0 and not couples_reduced(factors, eliminated)
+        damping = BUNDLE_DAMPING if is_bundle else None
+        return Beginning(first_terms(moving, curvatures, sizes), cost, is_left_open, damping)
 
 
 def curvatures_of(

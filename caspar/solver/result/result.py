@@ -181,7 +181,7 @@ class ProblemSize:
     Attributes:
         nodes: Instances of each node type that a factor with instances touches, by name.
         factors: Instances of each factor, by name, those of weight 0 left out.
-        num_residuals: Rows of their residuals.
+        num_residuals: Rows of their residuals, without those of constraints.
         num_unknowns: Tangent dimensions of those nodes, without what is held.
         held: Components of tangents that are held, by node type; only of types of which something
             may be.

@@ -1,4 +1,4 @@
-"""Kernels of constraints as CUDA sources give what those of the processor do."""
+"""Kernels of constraints as CUDA sources, in the harness, give what those of the processor do."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from tests.solver.constraints.test_covariance import problem
 from tests.solver.constraints.test_equations import apart, at_least, prior
 
 
+@pytest.mark.reliability
 def test_solve_and_gradient() -> None:
     arrays, turn = problem(), {"Place": np.ones((5, 1))}
     backends = HarnessBackend(), "cpu"

@@ -97,6 +97,8 @@ def test_ties_between_priors_of_weights_far_apart(seed: int, unit: float) -> Non
     assert result.violation is not None
     assert result.violation.unscaled <= 4e-15 * unit
     assert set(result.costs) == {"prior"}
+    assert result.problem.num_residuals == NUM
+    assert result.problem.factors == {"prior": NUM, "apart": TIED}
     ends = SOLVER.evaluate({**arrays, **result.values})
     assert result.final_cost == pytest.approx(ends.cost, rel=1e-12)
     assert np.array_equal(result.residuals("apart"), ends.residuals("apart"))
