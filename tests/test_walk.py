@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "caspar"
 PAGE = ROOT / "docs" / "ARCHITECTURE.md"
 
-MAX_FILES, MAX_MOVES = 14, 60
+MAX_FILES, MAX_MOVES = 13, 52
 """Of one iteration: files that are entered, and moves from one to another."""
 
-MAX_FILES_OF_CALL, MAX_MOVES_OF_CALL = 85, 430
+MAX_FILES_OF_CALL, MAX_MOVES_OF_CALL = 78, 400
 """The same of a whole call of one iteration: reading, checks of the end, the result."""
 
 Call = tuple[Path, str]
