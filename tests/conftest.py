@@ -1,4 +1,4 @@
-"""What every test shares: the Hypothesis profiles and the golden files."""
+"""What every test shares: Hypothesis profiles, golden files, the budget, results of NVRTC."""
 
 import re
 import sys
@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from caspar.runtime.nvidia import nvrtc
 from caspar.solver.lm import interrupts
+from tests.budget import Budget
+from tests.kept_nvrtc import kept
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
@@ -27,6 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests produce to tests/golden instead of comparing with it",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the tests; compile nothing that an earlier run has compiled."""
+    config.pluginmanager.register(Budget())
+    patch = pytest.MonkeyPatch()
+    patch.setattr(nvrtc, "compile_text", kept(nvrtc.compile_text))
+    config.add_cleanup(patch.undo)
 
 
 def golden_path(node: pytest.Item, suffix: str) -> Path:
