@@ -18,7 +18,26 @@ LIMIT_S = 5.0
 
 NUM_SHOWN = 10
 
-HEAVY: dict[str, str] = {}
+_EXAMPLES = "it runs whole programs as users do, once"
+_LARGE = "its texts are the largest that NVRTC gets; they are kept between runs"
+
+HEAVY: dict[str, str] = {
+    "tests/codegen/cuda/test_nvrtc.py::test_no_kernel_of_an_example_spills": _LARGE,
+    "tests/batch/test_batch_stiff.py::test_kernels_compile": _LARGE,
+    "tests/batch/test_batch_teams.py::test_a_warp_finds_what_a_thread_finds": "g++ compiles it",
+    "tests/live/test_growing_graphs.py::test_a_window_knows_what_the_whole_knows": "a long window",
+    "tests/passes/test_properties.py::test_bytes_do_not_depend_on_the_hash_seed": (
+        "two interpreters compile many kernels"
+    ),
+    "tests/passes/test_properties.py::test_the_pipeline": "it draws many graphs",
+    "tests/passes/graph/test_decompose_powers.py::test_powers_keep_their_values": (
+        "it draws many graphs"
+    ),
+    "tests/solver/test_examples.py::test_script_runs": _EXAMPLES,
+    "tests/test_guide.py::test_code_runs": _EXAMPLES,
+    "tests/test_guide.py::test_inspect_prints_what_it_says": _EXAMPLES,
+    "tests/test_notebooks.py::test_runs": _EXAMPLES,
+}
 """By test function: why it may take longer."""
 
 _REFERENCE_S = 0.02
