@@ -36,6 +36,6 @@ def test_pools_of_all_cards_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
         get_default_memory_pool=lambda: pool,
         get_default_pinned_memory_pool=lambda: pinned,
     )
-    monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     free_pools()
     assert freed == ["device", "device", "pinned"]
