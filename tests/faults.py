@@ -78,7 +78,7 @@ FAULTS = (
         "passes/scheduling/assign_registers.py",
         "for value in dict.fromkeys(step.operands):",
         "for value in step.operands:",
-        "passes/scheduling passes/test_properties.py",
+        "passes/scheduling",
     ),
     Fault(
         "memory/accessors/strided.py",

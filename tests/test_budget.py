@@ -47,8 +47,9 @@ def result(
     """How a run ends in which tests have a tenth of a second."""
     pytester.makepyfile(test_file=TESTS)
     plugin = Budget(0.1, {} if heavy is None else heavy, lambda: slowness)
-    done = pytester.inline_run("-p", "no:cacheprovider", plugins=[plugin])
-    return pytest.ExitCode(done.ret)
+    status = pytester.inline_run("-p", "no:cacheprovider", plugins=[plugin]).ret
+    assert status is not None
+    return pytest.ExitCode(status)
 
 
 def test_slow_tests_fail_the_run(
