@@ -1,4 +1,4 @@
-"""What every test shares: the Hypothesis profiles and the golden files."""
+"""What every test shares: Hypothesis profiles, golden files, the budget, results of NVRTC."""
 
 import re
 import sys
@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from caspar.runtime.nvidia import nvrtc
 from caspar.solver.lm import interrupts
+from tests.budget import Budget
+from tests.cards import free_pools, spread_workers
+from tests.kept_nvrtc import kept
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
@@ -29,6 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the tests; compile nothing that an earlier run has compiled."""
+    config.pluginmanager.register(Budget())
+    if config.getoption("markexpr") == "gpu":
+        spread_workers()
+    patch = pytest.MonkeyPatch()
+    patch.setattr(nvrtc, "compile_text", kept(nvrtc.compile_text))
+    config.add_cleanup(patch.undo)
+
+
 def golden_path(node: pytest.Item, suffix: str) -> Path:
     """Return tests/golden/<test module>/<test name>.<suffix>, the module with its folders."""
     module = node.path.relative_to(TESTS).with_suffix("")
@@ -47,6 +61,12 @@ def _no_exception_is_left() -> Iterator[None]:
     """A test leaves the interpreter without a current exception, the context of all later ones."""
     yield
     assert sys.exc_info() == (None, None, None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _free_pools() -> Iterator[None]:
+    yield
+    free_pools()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Products of test parameters: by default a few rows in which every two values meet."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -41,6 +41,12 @@ def alternating(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
         for number, one in enumerate(first)
         for place, other in enumerate(others)
     ]
+
+
+def newest(architectures: Sequence[str]) -> list[Any]:
+    """The last of some architectures by default; `-m reliability` takes the others."""
+    *others, last = architectures
+    return [*(pytest.param(one, marks=pytest.mark.reliability) for one in others), last]
 
 
 def _marked(lengths: list[int]) -> list[tuple[tuple[int, ...], list[pytest.MarkDecorator]]]:

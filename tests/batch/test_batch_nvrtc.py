@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 import caspar
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.batch.batch_cases import CASES
+from tests.covering import covering
 from tests.harness_backend import HarnessBackend
 
 
@@ -15,9 +15,7 @@ class _Sources(HarnessBackend):
     """A backend of which only texts are asked for."""
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, precision=["float32", "float64"], arch=["sm_75", "sm_90"])
 def test_kernels_compile(name: str, precision: str, arch: str) -> None:
     case = CASES[name]()
     solver: Any = caspar.BatchSolver(case.factors, backend=_Sources(), precision=precision)

@@ -13,6 +13,7 @@ from caspar.codegen.targets import TARGETS
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.batch.batch_cases import CASES, Case, curves, decay, near, paths, triangles
 from tests.batch.test_batch_solver import FLAT, ragged
+from tests.covering import covering
 from tests.harness_backend import HarnessBackend
 
 NUM_BUMPS = 5
@@ -151,9 +152,7 @@ def test_ragged_bounded_and_spoilt_problems(backend: str) -> None:
     assert case.factors[1] is near
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("name", ALL)
+@covering(name=ALL, precision=["float32", "float64"], arch=["sm_75", "sm_90"])
 def test_kernels_compile(name: str, precision: str, arch: str) -> None:
     case = ALL[name]()
     solver = by_warp(case, backend=HarnessBackend(), precision=precision)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
+from tests.budget import shared_work
 from tests.harness.errors import HarnessError
 from tests.harness.module import CudaModule
 from tests.harness.source import KernelSignature, find_kernels, translation_unit
@@ -152,7 +153,7 @@ def _build_runtime(folder: Path) -> Path:
     combined = folder / f"runtime-{_digest(_RUNTIME_FLAGS)}.o"
     if combined.exists():
         return combined
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with shared_work(), tempfile.TemporaryDirectory(dir=folder) as scratch:
         objects = []
         for name in _RUNTIME_SOURCES:
             objects.append(str(Path(scratch) / f"{name}.o"))
@@ -168,7 +169,8 @@ def _build_header(folder: Path, architecture: str) -> Path:
     compiled = kept / f"{_HEADER.name}.gch"
     if not compiled.exists():
         kept.mkdir(exist_ok=True)
-        _write_output(compiled, [*flags, "-x", "c++-header", str(_HEADER)])
+        with shared_work():
+            _write_output(compiled, [*flags, "-x", "c++-header", str(_HEADER)])
     return kept
 
 

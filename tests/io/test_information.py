@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.io.graphs.information import information_roots
+from caspar.io.graphs.information import covariance_roots, information_roots
 
 Array = NDArray[np.float64]
 
@@ -162,3 +163,16 @@ def test_faults(matrix: list[list[float]], fault: str) -> None:
     assert list(faults) == [1]
     assert fault in faults[1]
     assert np.isfinite(roots).all()
+
+
+def test_roots_of_covariances() -> None:
+    """Each in its own units: W^T W is the inverse, and W is upper triangular."""
+    random, units = np.random.default_rng(0), np.array([1e-6, 1.0, 1e5])
+    wide = random.normal(size=(4, 3, 5)) * units[:, None]
+    covariances = wide @ wide.transpose(0, 2, 1)
+    roots, faults = covariance_roots(covariances)
+    assert faults == {}
+    assert_array_equal(roots, np.triu(roots))
+    products = roots.transpose(0, 2, 1) @ roots @ covariances
+    identity = np.broadcast_to(np.eye(3), products.shape)
+    assert_allclose(products * units[:, None] / units, identity, atol=1e-9)

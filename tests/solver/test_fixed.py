@@ -212,6 +212,19 @@ def test_signed_zeros_stay() -> None:
     assert_array_equal(np.signbit(result.values["Mark"][3]), [True, False, False])
 
 
+def test_one_component_moves_alone() -> None:
+    """Those beside it keep their bits, the sign of a zero too."""
+    marks = MARKS.copy()
+    marks[3, 0] = -0.0
+    held = np.tile([True, True, False], (NUM_MARKS, 1))
+    made = caspar.Solver(sighting, backend="cpu", precision="float64")
+    result = made.solve({**ARRAYS, "Mark": marks}, fixed={"View": True, "Mark": held})
+    moved = result.values["Mark"]
+    assert_array_equal(moved[:, :2], marks[:, :2])
+    assert np.signbit(moved[3, 0])
+    assert (moved[:, 2] != marks[:, 2]).all()
+
+
 @ON_BACKENDS
 def test_a_type_that_is_wholly_held(backend: str) -> None:
     """Localisation: the marks are constants, nothing is eliminated, and there are no unknowns."""

@@ -53,6 +53,15 @@ def test_what_has_another_reader_stays() -> None:
     assert flat(graph) == graph
 
 
+def test_what_one_reader_reads_twice_stays() -> None:
+    def write(builder: GraphBuilder, a: int, b: int, c: int) -> list[int]:
+        product = builder.prod([a, b])
+        return [builder.prod([product, product, c])]
+
+    graph = graph_of(write, 3)
+    assert flat(graph) == graph
+
+
 def test_a_product_of_sums_is_not_expanded() -> None:
     def write(builder: GraphBuilder, a: int, b: int, c: int) -> list[int]:
         return [builder.prod([builder.sum([a, b]), c]), builder.prod([builder.sum([b, c]), a])]

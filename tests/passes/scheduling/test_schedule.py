@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import islice
 
+import numpy as np
 import pytest
 
 from caspar.ir.builder import GraphBuilder
@@ -23,7 +24,13 @@ from caspar.passes.scheduling.schedule import (
 )
 from caspar.passes.scheduling.steps import Schedule
 from tests.ir.random_graphs import random_graph
-from tests.passes.checking import assert_program, graph_of, ops_of, peak_pressure
+from tests.passes.checking import (
+    assert_program,
+    assert_same_evaluation,
+    graph_of,
+    ops_of,
+    peak_pressure,
+)
 from tests.passes.kernels import KERNELS
 
 # Peak pressures found. A change of the scheduler may lower them; raising one needs a reason.
@@ -137,6 +144,17 @@ def test_a_dying_operand_gives_its_register() -> None:
         return [builder.unary(Op.EXP, builder.unary(Op.SIN, x))]
 
     assert assign_registers(schedule(graph_of(write, 1))).num_registers == 1
+
+
+def test_an_operand_read_twice_gives_its_register_once() -> None:
+    def write(builder: GraphBuilder, a: int, b: int) -> list[int]:
+        squares = [builder.prod([a, a]), builder.prod([b, b])]
+        return [builder.unary(Op.SIN, builder.sum(squares)), *squares]
+
+    graph = graph_of(write, 2)
+    assert_same_evaluation(
+        graph, assign_registers(schedule(graph)), {"x": np.array([[3.0, 5.0], [-2.0, 7.0]])}
+    )
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +21,7 @@ from caspar.runtime.nvidia.sass import (
     disassemble,
     parse_sass,
 )
+from tests.covering import alternating
 from tests.support_kernels import generate, one_text
 from tests.support_problems import PROBLEMS, Way, distinct_specs
 
@@ -152,19 +152,10 @@ def solver_sources(problem: str) -> Mapping[str, KernelSource]:
     return generate(list(by_name.values()), TARGETS["cuda"])
 
 
-def _cases() -> list[Any]:
-    """All problems for one architecture, each for two others; `-m reliability`: all for all."""
-    found = []
-    for number, problem in enumerate(PROBLEMS):
-        others = ("sm_75", "sm_86", "sm_120")
-        for arch in ("sm_90", *others):
-            marks = [pytest.mark.reliability] if arch == others[number % 3] else []
-            found.append(pytest.param(problem, arch, marks=marks))
-    return found
-
-
-@pytest.mark.parametrize(("problem", "arch"), _cases())
-def test_every_instruction_of_a_solver_has_a_kind(problem: str, arch: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "problem"), alternating(["sm_90", "sm_75", "sm_120", "sm_86"], PROBLEMS)
+)
+def test_every_instruction_of_a_solver_has_a_kind(arch: str, problem: str) -> None:
     sources = solver_sources(problem)
     kernels = disassemble(compile_text(one_text(list(sources.values())), arch).cubin)
     assert set(kernels) == set(sources)

@@ -14,7 +14,7 @@ from caspar.solver.covariance.inverses import (
     null_space,
     pinned_unknowns,
 )
-from caspar.solver.normal.elimination import roots_of
+from caspar.solver.normal.elimination import Couplings, Elimination, roots_of
 from caspar.solver.normal.sums import add_rows
 
 
@@ -103,3 +103,12 @@ def test_sums_by_index() -> None:
         np.add.at(wanted, index, rows)
         add_rows(np, target, index, rows)
         assert_allclose(target, wanted, rtol=1e-12)
+
+
+def test_pairs_of_couplings_are_counted() -> None:
+    """Of three couplings of one node with each other, those of a node with another type too."""
+    cameras = Couplings(np.array([0, 0, 2]), np.array([1, 4, 3]), np.zeros((3, 3, 6)), 5)
+    lenses = Couplings(np.array([0]), np.array([0]), np.zeros((1, 3, 2)), 1)
+    elimination = Elimination(np.zeros((3, 3, 3)), {"Cam": cameras, "Lens": lenses}, ())
+    assert elimination.num_pairs(np) == 7
+    assert sum(len(found.rows) for found in elimination.pairs(np, 1)) == 7
