@@ -417,9 +417,11 @@ def _interrupts(num: int, seen: list[int]) -> Callable[[caspar.IterationRecord],
             for number in range(num):
                 delay_s = 0.05 + 0.1 * number
                 threading.Timer(delay_s, signal.pthread_kill, (main, signal.SIGINT)).start()
-        # the signals come while the user's function runs, or reads values
-        time.sleep(0.02 if record.iteration < 3 else 2.0)
+        # the signals come while the user's function reads values
+        until_s = time.monotonic() + (2.0 if record.iteration >= 2 else 0.0)
         record.values()
+        while time.monotonic() < until_s:
+            record.values()
 
     return look
 
