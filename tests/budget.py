@@ -33,6 +33,10 @@ HEAVY: dict[str, str] = {
     "tests/passes/graph/test_decompose_powers.py::test_powers_keep_their_values": (
         "it draws many graphs"
     ),
+    "tests/test_imports.py::test_a_solve_on_the_processor_imports_what_it_uses": (
+        "an interpreter solves without the modules of other tests"
+    ),
+    "tests/test_init.py::test_public_modules_can_be_imported": "a fork for each module",
     "tests/test_guide.py::test_code_runs": _EXAMPLES,
     "tests/test_guide.py::test_inspect_prints_what_it_says": _EXAMPLES,
     "tests/test_notebooks.py::test_runs": _EXAMPLES,

@@ -216,7 +216,7 @@ FAULTS = (
         "batch/generate/step_program.py",
         "square.max(entry)\n        for square, entry",
         "square\n        for square, entry",
-        "batch/test_batch_solver.py batch/test_batch_stiff.py",
+        "batch/test_batch_policy.py",
     ),
     Fault(
         "solver/ranks/sharing.py",

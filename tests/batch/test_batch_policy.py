@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
+import caspar
 from caspar.batch.generate.policy_program import (
     ANSWERS,
     NEXT,
@@ -21,6 +22,7 @@ from caspar.batch.generate.policy_program import (
     policy_graph,
 )
 from caspar.batch.generate.programs import TRIED, Tried
+from caspar.batch.generate.step_program import damp_graph
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
@@ -29,6 +31,7 @@ from caspar.solver.lm import policy
 from caspar.solver.lm.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
 from caspar.solver.lm.traced_policy import ASK_DIGIT, ASK_THIRD, GO_ON, code
 from caspar.solver.result.result import SolveStatus
+from tests.batch.batch_cases import CASES
 from tests.solver import policy_cases
 
 NUM_RANDOM = 6000
@@ -268,3 +271,18 @@ def test_random_states_of_float32() -> None:
     ]
     assert len(cases) > NUM_RANDOM / 3
     check(cases, DType.FLOAT32)
+
+
+def test_squares_of_derivatives_are_remembered() -> None:
+    """The diagonal that damping goes by never falls."""
+    case = CASES["curves"]()
+    shape = caspar.BatchSolver(case.factors, backend="cpu").inspect(case.arrays).shape
+    inputs = {
+        "damping": np.array([[0.5]]),
+        "matrix": np.diag([4.0, 1.0, 9.0]).reshape(1, 9),
+        "influence": np.array([[2.0, 3.0, 9.5]]),
+        "levelling": np.array([[0.0]]),
+    }
+    stored = ("influence", "diagonal", "scale")
+    found = evaluate_graph(damp_graph(shape), inputs, dict.fromkeys([*inputs, *stored], 1))
+    assert_array_equal(found["influence"], [[4.0, 3.0, 9.5]])
