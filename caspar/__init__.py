@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar.batch.result import BatchResult
     from caspar.batch.solver import BatchSolver
     from caspar.frontend.factors.factor import Factor, factor
+    from caspar.frontend.grids import Grid, Image
     from caspar.frontend.markers import (
         ConstIndexed,
         ConstSequential,
@@ -137,6 +138,8 @@ __all__ = [
     "GncResult",
     "GncStep",
     "Gradient",
+    "Grid",
+    "Image",
     "IterationRecord",
     "JacobianChoice",
     "Kernel",
@@ -239,6 +242,8 @@ _NAMES = {
     "GncResult": "caspar.solver.gnc",
     "GncStep": "caspar.solver.gnc",
     "Gradient": "caspar.solver.gradients.gradient",
+    "Grid": "caspar.frontend.grids",
+    "Image": "caspar.frontend.grids",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",

@@ -139,7 +139,8 @@ LAZY_PARTS = "frontend kernels arrays solver cli"
 # needs no more is among them. Nothing else is imported inside a function.
 LATE = (
     *("batch/inspection", "codegen/batch", "codegen/cuda", "codegen/llvm/translate"),
-    *("equations/adjoint", "frontend/kernels", "frontend/printing"),
+    *("equations/adjoint", "frontend/grids", "frontend/kernels", "frontend/printing"),
+    "frontend/symbolic/lookups",
     *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
     *("solver/covariance", "solver/gnc", "solver/gradients", "solver/plan/memory_table"),

@@ -131,6 +131,7 @@ class Solver(Remade):
         else:
             from caspar.solver.ranks.devices import devices_of
 
+            recipe.refuse_tables("Solver(devices=...)")
             self.backend, shared = devices_of(devices, backend)
         own_precision = is_auto(precision)
         self._session = Session(

@@ -128,7 +128,8 @@ def check_objects(
             raise InputError(
                 f"{one.where}: {index.shape[0]:,} indices for {count:,} items; pass one for each"
             )
-        if check_values:
+        is_table = isinstance(one.argument, KernelInput) and one.argument.table is not None
+        if check_values and not is_table:
             _check_index(one, backend)
 
 
@@ -144,7 +145,8 @@ def _check_length(one: CallArgument, count: int) -> None:
         raise InputError(
             f"{one.where}: {length:,} objects; {access.name} over {count:,} items needs {needed:,}"
         )
-    if access.has_one_object:
+    is_table = isinstance(one.argument, KernelInput) and one.argument.table is not None
+    if access.has_one_object and not is_table:
         _check_one_object(one, count)
     elif not is_input and one.operand.given is None and length != needed:
         _check_size(one, count, needed)

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import shared_backend
-from caspar.arrays.shared_indices import SharedIndices
+from caspar.arrays.shared_indices import SharedIndices, check_range
 from caspar.errors import InputError
 from caspar.frontend.kernels.trace import KernelInput, KernelOutput, TracedKernel
 from caspar.ir.dtype import DType
@@ -189,10 +191,43 @@ class _Planner:
     # -- arguments -----------------------------------------------------------------------------
 
     def _input(self, argument: KernelInput, operand: Operand) -> CallArgument:
+        if argument.table is not None:
+            return self._tables(argument, operand)
         array = self._reader.blocked(
             operand.where, operand.given, argument.storage_dim, argument.matrix_shape, share=True
         )
         return CallArgument(argument, operand, self._read_options(operand), array)
+
+    def _tables(self, argument: KernelInput, operand: Operand) -> CallArgument:
+        """Tables, one after the other: an index then says where the item's begins."""
+        table = argument.table
+        assert table is not None
+        if isinstance(operand.given, BlockedArray):
+            raise InputError(
+                f"{operand.where}: a BlockedArray has no axes of a {table.__name__}; pass an array"
+            )
+        values = self._reader.as_given(operand.where, operand.given)
+        try:
+            memory = table.packed(values, self._reader.dtype.value)
+        except InputError as error:
+            raise InputError(f"{operand.where}: {error}") from error
+        options = self._read_options(operand)
+        index = options.get("index")
+        if index is not None:
+            if self._options.check:
+                given = operand.options["index"]
+                is_array = hasattr(given, "__getitem__")
+                where = f"{operand.where}, index"
+                check_range(self._backend, where, index, len(memory), given if is_array else None)
+            options["index"] = index * np.int32(memory.shape[1])
+        elif len(memory) != 1:
+            raise InputError(
+                f"{operand.where}: {len(memory)} tables, but ReadUnique reads one for all items; "
+                "use ReadIndexed for several"
+            )
+        array = self._reader.blocked(operand.where, memory.reshape(-1, 1), 1, ())
+        options.pop("prepared", None)
+        return CallArgument(argument, operand, options, array)
 
     def _target(self, output: KernelOutput, operand: Operand) -> CallArgument:
         """An output, with the array that was passed for it, if one was."""
