@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         constraint,
         factor,
     )
+    from caspar.frontend.grids import Grid, Image
     from caspar.frontend.markers import (
         ConstIndexed,
         ConstSequential,
@@ -151,6 +152,8 @@ __all__ = [
     "GncResult",
     "GncStep",
     "Gradient",
+    "Grid",
+    "Image",
     "IterationRecord",
     "JacobianChoice",
     "Kernel",
@@ -257,6 +260,8 @@ _NAMES = {
     "GncResult": "caspar.solver.gnc",
     "GncStep": "caspar.solver.gnc",
     "Gradient": "caspar.solver.gradients.gradient",
+    "Grid": "caspar.frontend.grids",
+    "Image": "caspar.frontend.grids",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",

@@ -139,14 +139,9 @@ LAZY_PARTS = "frontend kernels arrays solver cli"
 # inside the function that uses them, and their types under `if TYPE_CHECKING`. What a cached kernel
 # needs no more is among them. Nothing else is imported inside a function.
 LATE = (
-    *(
-        "batch/inspection",
-        "codegen/batch",
-        "codegen/cpu/kernel",
-        "codegen/cuda",
-        "codegen/llvm/translate",
-    ),
-    *("equations/adjoint", "frontend/kernels", "frontend/printing"),
+    *("batch/inspection", "codegen/batch", "codegen/cpu/kernel", "codegen/cuda"),
+    *("codegen/llvm/translate", "equations/adjoint", "frontend/grids", "frontend/kernels"),
+    *("frontend/printing", "frontend/symbolic/lookups"),
     *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
     *("solver/constraints", "solver/covariance", "solver/gnc", "solver/gradients"),

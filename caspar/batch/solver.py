@@ -82,6 +82,7 @@ class BatchSolver(Remade):
         self.precision: Precision = checked_precision(precision)
         with showing(None):
             recipe = make_recipe(self._given, precision=self.precision)
+        recipe.refuse_tables("BatchSolver")
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None

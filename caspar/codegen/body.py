@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from caspar.codegen.comments import comment_text
 from caspar.ir.dtype import DType
+from caspar.ir.graph import TableEntry
 from caspar.ir.ops import MEMORY_OPS, Op
 from caspar.ir.program import Instruction, Program
 from caspar.memory.access import Accessor, ArgSpec
@@ -56,6 +57,8 @@ class BodyWriter(ABC):
                 self.store(instruction)
             elif instruction.op is Op.EXCHANGE:
                 self.exchange(instruction)
+            elif instruction.op is Op.GATHER:
+                self.gather(instruction)
             else:
                 self.compute(instruction)
 
@@ -72,6 +75,10 @@ class BodyWriter(ABC):
         """Append an EXCHANGE."""
 
     @abstractmethod
+    def gather(self, instruction: Instruction) -> None:
+        """Append a GATHER."""
+
+    @abstractmethod
     def compute(self, instruction: Instruction) -> None:
         """Append arithmetic."""
 
@@ -80,7 +87,7 @@ class BodyWriter(ABC):
         named = {
             step.data[0]
             for step in self.program.instructions
-            if step.op in MEMORY_OPS and isinstance(step.data, tuple)
+            if step.op in (*MEMORY_OPS, Op.GATHER) and isinstance(step.data, tuple)
         }
         named |= {
             access.index_of
@@ -92,8 +99,22 @@ class BodyWriter(ABC):
             (arg, access) for arg in self.spec.args if arg.name in named for access in arg.accessors
         ]
 
+    def tables(self) -> list[tuple[ArgSpec, str, int]]:
+        """The arguments that hold tables, where an item's begins, and how many axes it has."""
+        axes: dict[str, int] = {}
+        for step in self.program.instructions:
+            if isinstance(step.data, TableEntry):
+                axes[step.data.argument] = len(step.operands)
+        found = []
+        for name, num_axes in axes.items():
+            arg = self.spec.arg(name)
+            assert arg.read is not None
+            found.append((arg, arg.read.table_start(arg), num_axes))
+        return found
+
     def argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:
         """Argument and chunk of a READ, STORE or EXCHANGE."""
         assert isinstance(instruction.data, tuple)
+        assert not isinstance(instruction.data, TableEntry)
         name, chunk = instruction.data
         return self.spec.arg(name), chunk

@@ -5,7 +5,7 @@
 with access patterns instead: `caspar.memory.patterns`.
 """
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -48,6 +48,15 @@ class ConstShared(ConstIndexed):
 
 class ConstUnique(Const):
     """One value for all factors."""
+
+
+class Table:
+    """Base of the types of tables that functions look values up in, see `caspar.Grid`."""
+
+    @classmethod
+    def packed(cls, values: Any, dtype: Any = None) -> Any:
+        """The memory of tables, see `caspar.Grid.packed`."""
+        raise NotImplementedError
 
 
 class Pair(tuple[T, T], Generic[T]):

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from caspar.errors import SizeError
 from caspar.ir.dtype import DType
-from caspar.ir.graph import Call, CallData, Graph, needed
+from caspar.ir.graph import Call, CallData, Graph, TableEntry, needed
 from caspar.ir.ops import OP_INFO, Op
 
 _FOLDABLE: dict[Op, Callable[[float], float]] = {
@@ -109,6 +109,10 @@ class GraphBuilder:
     def exchange(self, argument: str, values: Sequence[int]) -> tuple[int, ...]:
         """What the argument's access makes of the values of all items that share an object."""
         return self.call(Op.EXCHANGE, values, data=(argument, 0), num_outputs=len(values))
+
+    def gather(self, entry: TableEntry, places: Sequence[int]) -> int:
+        """One number of a table, by a place along each of its axes."""
+        return self.call(Op.GATHER, places, data=entry)[0]
 
     # -- algebra -------------------------------------------------------------------------------
 

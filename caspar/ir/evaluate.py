@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.ir.dtype import DType
-from caspar.ir.graph import CallData, Graph
+from caspar.ir.graph import CallData, Graph, TableEntry
 from caspar.ir.ops import Op
 from caspar.ir.program import Program
 
@@ -102,11 +102,11 @@ def evaluate_graph(
 
     Args:
         graph: A valid graph.
-        inputs: Argument name -> (n, dim) or (1, dim) array.
+        inputs: Argument name -> (n, dim) or (1, dim) array; of tables (1, all numbers).
         chunk_lengths: Argument name -> scalars of a full chunk in the argument's own dtype;
             arguments left out have the chunk length of the graph's dtype.
-        objects: Argument name -> (n,) object of each lane, of exchanges; of arguments left out
-            every lane has one of its own.
+        objects: Argument name -> (n,) object of each lane, of exchanges, or where its table begins;
+            of arguments left out every lane has one of its own, and the first table.
 
     Returns:
         Argument name -> (n, stored scalars) array of what is stored, before any accumulation.
@@ -176,6 +176,20 @@ class _Memory:
         lanes = [np.broadcast_to(scalar, owner.shape) for scalar in scalars]
         return [np.bincount(owner, weights=lane)[owner].astype(self._dtype) for lane in lanes]
 
+    def gather(self, entry: TableEntry, places: Sequence[Array]) -> Array:
+        """One number of a table for each lane."""
+        numbers = self._inputs[entry.argument][0]
+        start = self._objects.get(entry.argument, np.zeros((), np.int64))
+        number, is_inside = np.zeros_like(start), np.ones((), bool)
+        for axis, place in enumerate(places):
+            size = numbers[start + axis].astype(np.int64)
+            is_inside = is_inside & (place >= 0) & (place <= size - 1)
+            nearest = np.clip(np.nan_to_num(place), 0, size - 1).astype(np.int64)
+            number = number * size + nearest
+        number = start + len(places) + number * entry.num_channels + entry.channel
+        found = numbers[number]
+        return np.where(is_inside, found, 0) if entry.is_zero_outside else found
+
     def store(self, argument: str, chunk: int, scalars: Sequence[Array]) -> None:
         """Keep the columns of one chunk."""
         first = chunk * self._lengths.get(argument, self._default_length)
@@ -200,6 +214,8 @@ def _apply(
     if op is Op.CONST:
         assert isinstance(data, float)
         return [memory.constant(data)]
+    if isinstance(data, TableEntry):
+        return [memory.gather(data, operands)]
     if op in (Op.READ, Op.STORE, Op.EXCHANGE):
         assert isinstance(data, tuple)
         if op is Op.EXCHANGE:

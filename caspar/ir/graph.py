@@ -8,12 +8,36 @@ passes build new ones through `GraphBuilder`, which interns calls.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from caspar.ir.dtype import DType
 from caspar.ir.ops import OP_INFO, Op
 
-CallData = float | tuple[str, int] | None
-"""CONST: the literal. READ, STORE and EXCHANGE: (argument name, chunk number). Otherwise None."""
+
+class TableEntry(NamedTuple):
+    """Which number of a table a GATHER loads, and what it loads outside the table.
+
+    The table begins with the number of samples along each axis, then come its numbers, in the order
+    of the axes and channels last. Each operand of the GATHER is a whole number, the place along one
+    axis, in the order of the axes. A place outside the table is moved to its edge; a NaN to the
+    first sample.
+
+    Attributes:
+        argument: The argument that holds the table. The item's object is where its table begins.
+        channel: Number within a sample.
+        num_channels: Numbers of a sample.
+        is_zero_outside: Whether the result is 0 if a place is outside the table.
+    """
+
+    argument: str
+    channel: int
+    num_channels: int
+    is_zero_outside: bool
+
+
+CallData = float | tuple[str, int] | TableEntry | None
+"""CONST: the literal. READ, STORE and EXCHANGE: (argument name, chunk number). GATHER: the entry.
+Otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)

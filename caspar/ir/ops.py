@@ -17,10 +17,12 @@ class Op(Enum):
     # Leaves and memory. READ: data = (argument, chunk). STORE: the same, with the values as
     # operands; whether it writes or accumulates is a property of the argument's access.
     # EXCHANGE: the same, but values of other items of one object come back, such as their sums.
+    # GATHER: data = TableEntry, one number of a table, by places that the operands count.
     CONST = auto()
     READ = auto()
     STORE = auto()
     EXCHANGE = auto()
+    GATHER = auto()
     # n-ary reductions: stay n-ary until scheduling
     SUM = auto()
     PROD = auto()
@@ -114,6 +116,7 @@ OP_INFO: dict[Op, OpInfo] = {
     Op.READ: OpInfo(0, num_outputs=None),
     Op.STORE: OpInfo(None, num_outputs=0, effect=True),
     Op.EXCHANGE: OpInfo(None, num_outputs=None),
+    Op.GATHER: OpInfo(None),
     Op.SUM: OpInfo(None, commutative=True, associative=True),
     Op.PROD: OpInfo(None, commutative=True, associative=True),
     Op.ADD: _BINARY,

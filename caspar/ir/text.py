@@ -14,17 +14,20 @@ the identity. A call's origin is a trailing comment. Example::
       r0 = add r0, r1
       r0 = add r0, 0.5
       store out[0] r0
+
+A number of a table is `gather image[channel/channels] places`; `channels|0`: 0 outside.
 """
 
 import re
 
 from caspar.errors import FileFormatError
 from caspar.ir.dtype import DType
-from caspar.ir.graph import Call, CallData, Graph
+from caspar.ir.graph import Call, CallData, Graph, TableEntry
 from caspar.ir.ops import MEMORY_OPS, Op
 from caspar.ir.program import Instruction, Operand, Program
 
 _COMMENT = "  # "
+_ENTRY = re.compile(r"(\w+)\[(\d+)/(\d+)(\|0)?\]")
 _ACCESS = re.compile(r"(\w+)\[(\d+)\]")
 _LINE = re.compile(r"(?:(?P<outputs>[^=]*?) = )?(?P<op>[a-z0-9]+)(?: (?P<rest>.*))?")
 _GRAPH_HEADER = re.compile(r"graph (\w+)")
@@ -73,7 +76,10 @@ def _print_line(
     words = [op.name.lower()]
     if outputs:
         words.insert(0, ", ".join(outputs) + " =")
-    if isinstance(data, tuple):
+    if isinstance(data, TableEntry):
+        outside = "|0" if data.is_zero_outside else ""
+        words.append(f"{data.argument}[{data.channel}/{data.num_channels}{outside}]")
+    elif isinstance(data, tuple):
         words.append("{}[{}]".format(*data))
     elif data is not None:
         words.append(repr(data))
@@ -135,6 +141,8 @@ def _parse_call(line: str) -> Call:
     data: CallData = None
     if op is Op.CONST:
         data, rest = _number(rest[0] if rest else "", line), []
+    elif op is Op.GATHER:
+        data, rest = _entry(rest, line)
     elif op in MEMORY_OPS:
         data, rest = _access(rest, line)
     operands = tuple(_value(word, line) for word in rest)
@@ -144,7 +152,9 @@ def _parse_call(line: str) -> Call:
 def _parse_instruction(line: str) -> Instruction:
     op, outputs, rest, origin = _parse_line(line)
     data: CallData = None
-    if op in MEMORY_OPS:
+    if op is Op.GATHER:
+        data, rest = _entry(rest, line)
+    elif op in MEMORY_OPS:
         data, rest = _access(rest, line)
     operands: tuple[Operand, ...] = tuple(
         word if _REGISTER.fullmatch(word) is not None else _number(word, line) for word in rest
@@ -174,6 +184,17 @@ def _access(words: list[str], line: str) -> tuple[tuple[str, int], list[str]]:
         raise FileFormatError(f"expected argument[chunk] in {line!r}")
     data = (match.group(1), int(match.group(2)))
     return data, ([operand.strip()] if operand else []) + words[1:]
+
+
+def _entry(words: list[str], line: str) -> tuple[TableEntry, list[str]]:
+    """The entry of a table in front of the operands, and the operands."""
+    first, _, operand = (words[0] if words else "").partition(" ")
+    match = _ENTRY.fullmatch(first)
+    if match is None:
+        raise FileFormatError(f"expected argument[channel/channels] in {line!r}")
+    name, channel, num_channels, outside = match.groups()
+    entry = TableEntry(name, int(channel), int(num_channels), outside is not None)
+    return entry, ([operand.strip()] if operand else []) + words[1:]
 
 
 def _value(word: str, line: str) -> int:

@@ -8,12 +8,15 @@ import re
 from collections.abc import Sequence
 
 from caspar.errors import VerificationError
-from caspar.ir.graph import Call, CallData, Graph
+from caspar.ir.graph import Call, CallData, Graph, TableEntry
 from caspar.ir.ops import GRAPH_ONLY, MEMORY_OPS, OP_INFO, PROGRAM_ONLY, Op
 from caspar.ir.program import Instruction, Operand, Program
 from caspar.ir.text import print_call, print_instruction
 
 _REGISTER = re.compile(r"([rp])(0|[1-9][0-9]*)")
+MAX_AXES = 3
+"""Of a table."""
+
 _LOGIC = frozenset({Op.AND, Op.OR, Op.NOT})
 
 
@@ -88,13 +91,17 @@ class _MemoryRules:
             if not isinstance(data, float):
                 raise VerificationError(f"{where}: a constant needs a float, has {data!r}")
             return
+        if op is Op.GATHER:
+            _check_entry(data, where)
+            return
         if op not in MEMORY_OPS:
             if data is not None:
                 raise VerificationError(f"{where}: {op.name} takes no data, has {data!r}")
             return
-        if not _is_access(data):
+        if not _is_access(data) or isinstance(data, TableEntry):
             raise VerificationError(f"{where}: needs (argument, chunk) as data, has {data!r}")
         assert isinstance(data, tuple)
+        assert not isinstance(data, TableEntry)
         if width == 0:
             raise VerificationError(f"{where}: accesses no scalar")
         if self._widths.setdefault(data, width) != width:
@@ -104,6 +111,15 @@ class _MemoryRules:
             raise VerificationError(f"{where}: the chunk was stored before")
         if op is not Op.READ:
             self._stored.add(data)
+
+
+def _check_entry(data: CallData, where: str) -> None:
+    if (
+        not isinstance(data, TableEntry)
+        or not data.argument.isidentifier()
+        or not 0 <= data.channel < data.num_channels
+    ):
+        raise VerificationError(f"{where}: needs an entry of a table as data, has {data!r}")
 
 
 def _is_access(data: object) -> bool:
@@ -137,6 +153,8 @@ def _check_arity(op: Op, num_operands: int, num_outputs: int, where: str) -> Non
         raise VerificationError(f"{where}: takes {info.arity} operands, has {num_operands}")
     if info.associative and num_operands < 2:
         raise VerificationError(f"{where}: a reduction takes 2 or more operands")
+    if op is Op.GATHER and not 1 <= num_operands <= MAX_AXES:
+        raise VerificationError(f"{where}: takes 1 to {MAX_AXES} places, has {num_operands}")
     if op is Op.EXCHANGE and num_outputs != num_operands:
         raise VerificationError(f"{where}: exchanges {num_operands} values for {num_outputs}")
     if info.num_outputs is not None and num_outputs != info.num_outputs:

@@ -16,7 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import term_names, with_terms
-from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.factors.trace import (
+    WEIGHT,
+    Argument,
+    ArgumentKind,
+    NodeType,
+    TracedFactor,
+    refuse_tables,
+)
 from caspar.runtime.arrays import to_numpy
 from caspar.solver.input.factor_arrays import FactorArrays
 from caspar.tracing import traced_factor
@@ -340,11 +347,12 @@ def empty_tables(
     """The tables of node types and of factors, by name.
 
     Raises:
-        FactorError: A factor cannot be traced.
+        FactorError: A factor cannot be traced, or looks values up in tables.
         InputError: A factor counts nodes by position.
     """
     given = [factors] if isinstance(factors, Factor) else factors
     traced = [traced_factor(factor) for factor in given]
+    refuse_tables("caspar.Problem", traced)
     nodes = {one.node_type.name: one.node_type for factor in traced for one in factor.nodes}
     return (
         {name: NodeTable(node) for name, node in nodes.items()},

@@ -236,6 +236,10 @@ class ReadAccessor(Accessor):
         """Type of the expressions that the reads return."""
         return arg.dtype
 
+    def table_start(self, arg: ArgSpec) -> str:
+        """Of an argument that holds tables: where the item's begins, in both languages."""
+        raise NotImplementedError(f"{self.name} reads no tables")
+
     def half(self, *, successor: bool) -> ReadAccessor:
         """Of a pair: how the object, or its successor, is read."""
         return self

@@ -47,7 +47,9 @@ def check_sizes(specs: Sequence[KernelSpec]) -> None:
 
 def _call_sizes(graph: Graph) -> Iterator[int]:
     for call in graph.calls:
-        if call.op is Op.READ:
+        if call.op is Op.GATHER:
+            yield READ_SIZE
+        elif call.op is Op.READ:
             yield READ_SIZE * len(call.outputs)
         elif call.op is Op.STORE:
             yield WRITE_SIZE * len(call.operands)

@@ -136,6 +136,7 @@ class Solver(Remade):
         else:
             from caspar.solver.ranks.devices import devices_of
 
+            recipe.refuse_tables("Solver(devices=...)")
             self.backend, shared = devices_of(devices, backend)
         own_precision, kinds = is_auto(precision), self.constraint_kinds
         solved = recipe

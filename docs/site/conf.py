@@ -102,6 +102,7 @@ TREE = {
     ),
     "Guide": (
         "docs/guide/factors",
+        "docs/guide/lookups",
         "docs/guide/factor_library",
         "docs/guide/arrays",
         "docs/guide/solving",

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from caspar.codegen.comments import comment_text
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
+from caspar.ir.graph import TableEntry
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
 
@@ -235,11 +236,13 @@ class ProblemText(ABC):
                 self.remark(shown)
             if step.op is Op.READ:
                 assert isinstance(step.data, tuple)
+                assert not isinstance(step.data, TableEntry)
                 (register,) = step.outputs
                 names[register] = name = self.name(register)
                 self.let(name, self.cast(read(*step.data), program.dtype))
             elif step.op is Op.STORE:
                 assert isinstance(step.data, tuple)
+                assert not isinstance(step.data, TableEntry)
                 (operand,) = step.operands
                 store(*step.data, text(operand))
             else:

@@ -17,6 +17,7 @@ from caspar.codegen.cpu.ops import CAST, OP_TEXT
 from caspar.codegen.cpu.plain_loops import module_text
 from caspar.codegen.source import CPU_TILE_SIZE, KernelSource, kernel_params
 from caspar.ir.dtype import DType
+from caspar.ir.graph import TableEntry
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
 from caspar.memory.access import ExchangeAccessor
@@ -110,6 +111,7 @@ class _Writer(BodyWriter):
         for register in part.takes:
             kept = self.cast(self._kept[register], DType.FLOAT64, self.dtype)
             self.emit(f"{self._name(register)} = {kept}")
+        self._write_tables()
         self.write_instructions(part.instructions)
         for register in part.keeps:
             self.emit(f"{self._kept[register]} = {self._names[register]}")
@@ -118,6 +120,17 @@ class _Writer(BodyWriter):
             assert isinstance(arg.read, ExchangeAccessor)
             values = [self._operand(operand) for operand in part.collects.operands]
             arg.read.cpu_collect(self, arg, values)
+
+    def _write_tables(self) -> None:
+        """Where the tables of an item begin, and their sizes."""
+        for arg, start, num_axes in self.tables():
+            self.emit(f"{arg.name}_begin = {start}")
+            for axis in range(num_axes):
+                size = f"{arg.name}_data[{arg.name}_begin + {axis}]"
+                if axis > 0:
+                    self.emit(f"{arg.name}_size_{axis} = int({size})")
+                last = self.cast(size, arg.dtype, self.dtype)
+                self.emit(f"{arg.name}_last_{axis} = {last} - {self._literal(1.0)}")
 
     def _item_lines(self, part: Part) -> list[str]:
         """With what a tiled kernel has of each item; what has nothing to store does nothing."""
@@ -183,6 +196,25 @@ class _Writer(BodyWriter):
         self._num_names += 1
         self._names[register] = f"{register}_{self._num_names}"
         return self._names[register]
+
+    def gather(self, instruction: Instruction) -> None:
+        entry = instruction.data
+        assert isinstance(entry, TableEntry)
+        name, zero = entry.argument, self._literal(0.0)
+        number, inside = "", []
+        for axis, operand in enumerate(instruction.operands):
+            place, last = self._operand(operand), f"{name}_last_{axis}"
+            # a NaN compares as false: it becomes 0 before it is an integer
+            nearest = f"int(select({zero} < {place}, min({place}, {last}), {zero}))"
+            number = nearest if axis == 0 else f"({number}) * {name}_size_{axis} + {nearest}"
+            inside += [f"{zero} <= {place}", f"{place} <= {last}"]
+        at = self.temporary()
+        offset = len(instruction.operands) + entry.channel
+        self.emit(f"{at} = {name}_begin + {offset} + {entry.num_channels} * ({number})")
+        value = self.cast(f"{name}_data[{at}]", self.spec.arg(name).dtype, self.dtype)
+        if entry.is_zero_outside:
+            value = f"select({' and '.join(f'({one})' for one in inside)}, {value}, {zero})"
+        self.emit(f"{self._name(instruction.outputs[0])} = {value}")
 
     def compute(self, instruction: Instruction) -> None:
         operands = [self._operand(operand) for operand in instruction.operands]

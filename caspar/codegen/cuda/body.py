@@ -17,6 +17,7 @@ from caspar.codegen.cuda.places import (
 )
 from caspar.codegen.source import Load
 from caspar.ir.dtype import DType
+from caspar.ir.graph import TableEntry
 from caspar.ir.ops import MEMORY_OPS, Op
 from caspar.ir.program import Instruction, Operand, Program
 from caspar.memory.access import ArgSpec, ExchangeAccessor
@@ -114,6 +115,15 @@ class _Writer(BodyWriter):
     def write(self) -> list[str]:
         for arg, access in self.used_accesses():
             access.cuda_before(self, arg)
+        for arg, begin, num_axes in self.tables():
+            scalar = SCALAR_TYPE[arg.dtype]
+            self.emit(f"const {scalar}* {arg.name}_table = {arg.name}_data + {begin};")
+            for axis in range(num_axes):
+                size = f"{arg.name}_table[{axis}]"
+                if axis > 0:
+                    self.emit(f"const int {arg.name}_size_{axis} = int({size});")
+                last = f"{converted(size, arg.dtype, self.dtype)} - {literal(1.0, self.dtype)}"
+                self.emit(f"const {self._scalar} {arg.name}_last_{axis} = {last};")
         if self.spec.stretches:
             at = self._after_indices
             self.lines[at:at] = next_index_lines(self._indices)
@@ -239,6 +249,29 @@ class _Writer(BodyWriter):
 
     def _operand(self, operand: Operand) -> str:
         return operand if isinstance(operand, str) else literal(operand, self.dtype)
+
+    def gather(self, instruction: Instruction) -> None:
+        self._await_launch(instruction)
+        entry = instruction.data
+        assert isinstance(entry, TableEntry)
+        name, zero = entry.argument, literal(0.0, self.dtype)
+        number, inside = "", []
+        for axis, operand in enumerate(instruction.operands):
+            place, last = self._operand(operand), f"{name}_last_{axis}"
+            # a NaN compares as false: it becomes 0 before it is an integer
+            clamped = f"({place} > {zero} ? ({place} < {last} ? {place} : {last}) : {zero})"
+            number = (
+                f"int{clamped}"
+                if axis == 0
+                else (f"({number}) * {name}_size_{axis} + int{clamped}")
+            )
+            inside += [f"{place} >= {zero}", f"{place} <= {last}"]
+        offset = len(instruction.operands) + entry.channel
+        address = f"{name}_table + {offset} + {entry.num_channels} * ({number})"
+        value = converted(f"__ldg({address})", self.spec.arg(name).dtype, self.dtype)
+        if entry.is_zero_outside:
+            value = f"{' && '.join(inside)} ? {value} : {zero}"
+        self.emit(f"{instruction.outputs[0]} = {value};")
 
     def compute(self, instruction: Instruction) -> None:
         self._await_launch(instruction)

@@ -5,6 +5,7 @@ of its arguments. Once for each solver, a few milliseconds; derivatives come lat
 no compiled plan is cached.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -25,6 +26,7 @@ from caspar.frontend.markers import (
     ConstUnique,
     Marker,
     Pair,
+    Table,
     Tunable,
     TunablePair,
     TunableShared,
@@ -165,6 +167,11 @@ class Argument:
         assert self.node is not None
         return self.node
 
+    @property
+    def table(self) -> type[Table] | None:
+        """The class of tables that it holds; None: it holds values."""
+        return type(self.symbolic) if isinstance(self.symbolic, Table) else None
+
     def part(self, part: str) -> str:
         """What kernels call a part of it, such as the gradient of a node."""
         return part_name(self.name, part)
@@ -278,6 +285,26 @@ class TracedFactor:
         return f"{key}, {terms}, {'' if self.loss is None else self.loss.key}"
 
 
+def refuse_tables(what: str, factors: Sequence[TracedFactor]) -> None:
+    """Raise if a factor looks values up in tables where that is not supported.
+
+    Args:
+        what: What does not support it, such as `BatchSolver`.
+        factors: All factors.
+
+    Raises:
+        FactorError: Names the factor and the argument.
+    """
+    for factor in factors:
+        for argument in factor.arguments:
+            if argument.table is not None:
+                raise FactorError(
+                    f"{what}: factor {factor.name}, argument {argument.source}: values looked up "
+                    f"in tables ({argument.table.__name__}) are not supported here; "
+                    "caspar.Solver on one device and caspar.kernel support them"
+                )
+
+
 def trace(factor: Factor) -> TracedFactor:
     """Run a factor's function on symbols.
 
@@ -331,6 +358,12 @@ def _make_argument(
             for half in ("first", "second")
         ]
         return halves, Pair(half.symbolic for half in halves)
+    is_table = isinstance(declared, type) and issubclass(declared, Table)
+    if is_table and kind not in (ArgumentKind.CONST_INDEXED, ArgumentKind.CONST_UNIQUE):
+        raise FactorError(
+            f"{where}: {declared.__name__} is a type of tables, which take ConstUnique (one table) "
+            f"or ConstIndexed (each instance names its table), not {kind.value}"
+        )
     if get_origin(declared) is Pair:
         raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
     symbolic = argument_value(factor, declared, source, taken)

@@ -12,7 +12,7 @@ import numpy as np
 
 from caspar.errors import KernelError
 from caspar.frontend.kernels.values import MisfitError, described, storage_of, type_name
-from caspar.frontend.markers import Marker, Pair
+from caspar.frontend.markers import Marker, Pair, Table
 from caspar.frontend.tracing.signature import (
     NO_STORAGE_TYPE,
     Role,
@@ -24,7 +24,7 @@ from caspar.frontend.tracing.signature import (
 )
 from caspar.memory import patterns
 from caspar.memory.access import Accessor, ReadAccessor, WriteAccessor
-from caspar.memory.patterns import ReadStridedWithDefault
+from caspar.memory.patterns import ReadIndexed, ReadStridedWithDefault, ReadUnique
 
 _BASES = (Accessor, ReadAccessor, WriteAccessor)
 _DIRECTION: dict[Role, Any] = {Role.ARGUMENT: ReadAccessor, Role.OUTPUT: WriteAccessor}
@@ -79,6 +79,12 @@ def marked(function: UserFunction, role: Role, name: str, annotation: Any) -> Ma
         declared = get_args(declared)[0]
     if not isinstance(declared, type):
         raise KernelError(f"{where}: {declared!r} {NO_STORAGE_TYPE}")
+    is_table = issubclass(declared, Table)
+    if is_table and type(access) not in (ReadUnique, ReadIndexed):
+        raise KernelError(
+            f"{where}: {declared.__name__} is a type of tables, which are arguments with "
+            f"ReadUnique (one table) or ReadIndexed (each item names its table), not {access.name}"
+        )
     symbolic, storage_dim = symbolic_value(function, declared, name, role, name)
     access = _with_default(where, declared, access, storage_dim)
     return Marked(declared, storage_dim, symbolic, access)

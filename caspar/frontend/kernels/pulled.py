@@ -79,7 +79,17 @@ def pull_name(argument: str) -> str:
 
 
 def with_plain_rows(traced: TracedKernel) -> TracedKernel:
-    """The same kernel, whose arrays are all (n, storage_dim): no matrices, no bare numbers."""
+    """The same kernel, whose arrays are all (n, storage_dim): no matrices, no bare numbers.
+
+    Raises:
+        KernelError: It looks values up in tables.
+    """
+    for one in traced.inputs:
+        if one.table is not None:
+            raise KernelError(
+                f"kernel {traced.name}, argument {one.name}: {one.type_name} is a type of tables; "
+                "kernels that look values up in tables are not differentiated"
+            )
     return replace(
         traced,
         inputs=tuple(replace(one, matrix_shape=(), is_scalar=False) for one in traced.inputs),

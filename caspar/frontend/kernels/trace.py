@@ -20,7 +20,7 @@ from caspar.frontend.kernels.outputs import (
     returned_rows,
 )
 from caspar.frontend.kernels.values import is_scalar_type, type_name
-from caspar.frontend.markers import Pair
+from caspar.frontend.markers import Pair, Table
 from caspar.frontend.names import VALUE, internal_name, part_name
 from caspar.frontend.symbolic.epsilon import SymForceGrewError
 from caspar.frontend.symbolic.expression_key import expression_key
@@ -115,6 +115,11 @@ class KernelInput:
     is_scalar: bool
     symbolic: Any = field(repr=False, compare=False)
     parts: tuple[KernelPart, ...]
+
+    @property
+    def table(self) -> type[Table] | None:
+        """The class of tables that it holds; None: it holds values."""
+        return type(self.symbolic) if isinstance(self.symbolic, Table) else None
 
 
 @dataclass(frozen=True)

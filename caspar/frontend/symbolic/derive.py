@@ -14,7 +14,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Call
 from caspar.ir.ops import OP_INFO, Op
 
-_CONSTANT_OPS = frozenset({Op.SIGN, Op.FLOOR, Op.CONST, Op.READ, Op.EXCHANGE})
+_CONSTANT_OPS = frozenset({Op.SIGN, Op.FLOOR, Op.CONST, Op.READ, Op.EXCHANGE, Op.GATHER})
 
 _SELECTIONS = frozenset({Op.SELECT, Op.MIN, Op.MAX})
 

@@ -370,9 +370,19 @@ class Lowering:
         numbers = [as_number(self._builder, operand) for operand in operands]
         if kind == "Mul":
             return self._product(expression.args, numbers)
+        if kind == "FunctionSymbol":
+            return self._lookup(expression, numbers)
         if kind not in NUMBER_RULES:
             raise self._unsupported(expression)
         return NUMBER_RULES[kind](self._builder, expression, numbers)
+
+    def _lookup(self, expression: Any, numbers: Sequence[int]) -> int:
+        from caspar.frontend.symbolic.lookups import Lookup, lower_lookup
+
+        lookup = Lookup.of_name(expression.get_name())
+        if lookup is None:
+            raise self._unsupported(expression)
+        return lower_lookup(self._builder, lookup, numbers)
 
     def _number(self, expression: Any) -> int:
         infinity = INFINITIES.get(type(expression).__name__)

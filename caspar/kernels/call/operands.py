@@ -219,6 +219,11 @@ class OperandReader:
             )
         return array
 
+    def as_given(self, where: str, given: Any) -> Array:
+        """An array of any shape, on the host."""
+        array, xp = self._array(where, given)
+        return array if xp is np else self.backend.to_host(array)
+
     def index(self, where: str, given: Any) -> Array:
         """(n,) int32 indices on the device; their range is checked against an array later."""
         if isinstance(given, SharedIndices):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import shared_backend
 from caspar.arrays.passed import share_memory
@@ -142,7 +144,8 @@ def check_objects(
             raise InputError(
                 f"{one.where}: {index.shape[0]:,} indices for {count:,} items; pass one for each"
             )
-        if check_values:
+        is_table = isinstance(one.argument, KernelInput) and one.argument.table is not None
+        if check_values and not is_table:
             _check_index(one, backend)
 
 
@@ -158,7 +161,8 @@ def _check_length(one: CallArgument, count: int) -> None:
         raise InputError(
             f"{one.where}: {length:,} objects; {access.name} over {count:,} items needs {needed:,}"
         )
-    if access.has_one_object:
+    is_table = isinstance(one.argument, KernelInput) and one.argument.table is not None
+    if access.has_one_object and not is_table:
         _check_one_object(one, count)
     elif not is_input and one.operand.given is None and length != needed:
         _check_size(one, count, needed)
@@ -397,10 +401,43 @@ class _Planner:
     # -- arguments -----------------------------------------------------------------------------
 
     def _input(self, argument: KernelInput, operand: Operand) -> CallArgument:
+        if argument.table is not None:
+            return self._tables(argument, operand)
         array = self._reader.blocked(
             operand.where, operand.given, argument.storage_dim, argument.matrix_shape, share=True
         )
         return CallArgument(argument, operand, self._read_options(operand), array)
+
+    def _tables(self, argument: KernelInput, operand: Operand) -> CallArgument:
+        """Tables, one after the other: an index then says where the item's begins."""
+        table = argument.table
+        assert table is not None
+        if isinstance(operand.given, BlockedArray):
+            raise InputError(
+                f"{operand.where}: a BlockedArray has no axes of a {table.__name__}; pass an array"
+            )
+        values = self._reader.as_given(operand.where, operand.given)
+        try:
+            memory = table.packed(values, self._reader.dtype.value)
+        except InputError as error:
+            raise InputError(f"{operand.where}: {error}") from error
+        options = self._read_options(operand)
+        index = options.get("index")
+        if index is not None:
+            if self._options.check:
+                given = operand.options["index"]
+                is_array = hasattr(given, "__getitem__")
+                where = f"{operand.where}, index"
+                check_range(self._backend, where, index, len(memory), given if is_array else None)
+            options["index"] = index * np.int32(memory.shape[1])
+        elif len(memory) != 1:
+            raise InputError(
+                f"{operand.where}: {len(memory)} tables, but ReadUnique reads one for all items; "
+                "use ReadIndexed for several"
+            )
+        array = self._reader.blocked(operand.where, memory.reshape(-1, 1), 1, ())
+        options.pop("prepared", None)
+        return CallArgument(argument, operand, options, array)
 
     def _target(self, output: KernelOutput, operand: Operand) -> CallArgument:
         """An output, with the array that was passed for it, if one was."""

@@ -79,6 +79,10 @@ class _Indexed(ByIndex):
 class ReadIndexed(_Indexed, ReadAccessor):
     """Item `i` reads object `index[i]`."""
 
+    def table_start(self, arg: ArgSpec) -> str:
+        """The object."""
+        return arg.object(object_name(arg, self.index_of))
+
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
         return cuda_load(scope, arg, chunk, object_name(arg, self.index_of))

@@ -22,6 +22,10 @@ class ReadUnique(ReadAccessor):
         """One."""
         return 1
 
+    def table_start(self, arg: ArgSpec) -> str:
+        """The only table is the first."""
+        return arg.object("0")
+
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load of the same address in every thread."""
         return cuda_load(scope, arg, chunk, "0")

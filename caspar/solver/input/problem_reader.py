@@ -234,6 +234,11 @@ class _Reader:
         lengths: dict[str, int],
         ignored: Array | None,
     ) -> ConstantArray:
+        if argument.table is not None:
+            found = self._tables(where, argument, given)
+            if found.index is not None:
+                lengths[argument.source] = int(found.index.shape[0])
+            return found
         if argument.kind is ArgumentKind.CONST_INDEXED:
             if isinstance(given, list | tuple) and len(given) == 0:
                 given = {"values": given, "index": given}
@@ -257,6 +262,36 @@ class _Reader:
         rows = self._rows(where, argument, given, ignored)
         lengths[argument.source] = int(rows.shape[0])
         return ConstantArray(rows, None)
+
+    def _tables(self, where: str, argument: Argument, given: Any) -> ConstantArray:
+        """Tables, one after the other: an index then says where the instance's begins."""
+        if argument.kind is ArgumentKind.CONST_UNIQUE:
+            memory = self._memory(where, argument, given)
+            if len(memory) != 1:
+                raise InputError(
+                    f"{where}: {len(memory)} tables; ConstUnique is one for all instances, use "
+                    "ConstIndexed for several"
+                )
+            return ConstantArray(memory.reshape(-1, 1), None)
+        _check_names(where, "entries", given, ["values", "index"])
+        memory = self._memory(f"{where}, values", argument, given["values"])
+        num_tables, length = memory.shape
+        index = self._arrays.index(f"{where}, index", given["index"], num_tables, "values")
+        return ConstantArray(memory.reshape(-1, 1), index * np.int32(length))
+
+    def _memory(self, where: str, argument: Argument, given: Any) -> Array:
+        """(number of tables, numbers of each) where the tables were given."""
+        table = argument.table
+        assert table is not None
+        array, xp = self._arrays.array(where, given)
+        backend = self._arrays.backend
+        try:
+            memory = table.packed(array if xp is np else backend.to_host(array))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        flat = memory.reshape(-1)
+        rows = self._arrays.rows(where, flat if xp is np else backend.upload(flat), 1)
+        return rows.reshape(memory.shape)
 
     def _rows(
         self, where: str, argument: Argument, given: Any, ignored: Array | None = None

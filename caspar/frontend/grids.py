@@ -1,0 +1,227 @@
+"""Tables that residuals and kernels look values up in: images, grids and splines.
+
+Input: the user's class of tables, which says how many axes a table has and how it is interpolated.
+Output: a storage type of one number, the table's symbol, whose `at` makes expressions
+(`frontend.symbolic.lookups`); and the memory of tables that kernels read. Cost tier: `at` once for
+each tracing, `packed` once for each solve.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import symengine
+import symforce.symbolic as sf
+from numpy.typing import NDArray
+from symforce.ops.interfaces import Storage
+
+from caspar.errors import FactorError, InputError
+from caspar.frontend.markers import Table
+from caspar.frontend.symbolic.lookups import Border, Lookup, Method
+
+MAX_DIMS = 3
+MAX_NUMBERS = 2**31 - 1
+"""Numbers of all tables of an argument: places are int32."""
+MAX_SIZE = 2**24
+"""Samples along an axis: float32 counts to here."""
+
+
+class Grid(Storage, Table):
+    """A type of tables of samples on a regular grid, for `Annotated[MyGrid, caspar.ConstIndexed]`.
+
+    Derive a class and say what its tables are::
+
+        class Depth(caspar.Grid, dims=2, method="cubic"): ...
+
+    Args:
+        dims: Axes of a table, 1 to 3.
+        channels: Numbers of a sample; several are the last axis of the array.
+        method: `"linear"`; `"cubic"`, Catmull-Rom splines; or `"bspline3"`, cubic B-splines whose
+            coefficients `coefficients` makes from samples.
+        border: What samples outside the table are: `"clamp"`, the nearest sample, or `"zero"`.
+
+    In a factor the argument is `ConstUnique` (one table, an array of shape (h, w) for 2 axes) or
+    `ConstIndexed` (`{"values": (k, h, w), "index": (m,)}`). In a kernel it is `ReadUnique`
+    or `ReadIndexed`, and the array is made by `packed`.
+    """
+
+    dims: ClassVar[int] = 0
+    channels: ClassVar[int] = 1
+    method: ClassVar[Method] = Method.LINEAR
+    border: ClassVar[Border] = Border.CLAMP
+
+    def __init_subclass__(
+        cls,
+        *,
+        dims: int | None = None,
+        channels: int | None = None,
+        method: str | None = None,
+        border: str | None = None,
+    ) -> None:
+        """Check what the tables of a class are; what is left out is inherited."""
+        super().__init_subclass__()
+        cls.dims = cls.dims if dims is None else dims
+        cls.channels = cls.channels if channels is None else channels
+        cls.method = cls.method if method is None else _choice(cls, "method", Method, method)
+        cls.border = cls.border if border is None else _choice(cls, "border", Border, border)
+        if type(cls.dims) is not int or not 1 <= cls.dims <= MAX_DIMS:
+            raise FactorError(
+                f"class {cls.__name__}: dims={cls.dims!r}; a table has 1 to {MAX_DIMS} axes, write "
+                f"class {cls.__name__}(caspar.Grid, dims=2)"
+            )
+        if type(cls.channels) is not int or cls.channels < 1:
+            raise FactorError(
+                f"class {cls.__name__}: channels={cls.channels!r}; a sample has 1 number or more"
+            )
+
+    def __init__(self, symbol: Any) -> None:
+        """Wrap the symbol of a table."""
+        if self.dims == 0:
+            raise FactorError(
+                "caspar.Grid: derive a class that says how many axes its tables have: "
+                "class MyGrid(caspar.Grid, dims=2)"
+            )
+        self._symbol = symbol
+
+    def at(self, *coordinates: Any) -> Any:
+        """The interpolated value at a place, one coordinate for each axis.
+
+        Args:
+            *coordinates: 0 is the first sample, 1 the second. The first coordinate is along the
+                last axis: x along the columns, y along the rows, z along the axis before.
+
+        Returns:
+            An expression; of several channels a vector of them.
+        """
+        if len(coordinates) != self.dims:
+            raise FactorError(
+                f"{type(self).__name__}.at: {len(coordinates)} coordinates; its tables have "
+                f"{self.dims} {'axes' if self.dims > 1 else 'axis'}, and each takes one"
+            )
+        places = [sf.sympify(coordinate) for coordinate in coordinates]
+        found = [
+            symengine.Function(
+                Lookup(self.method, self.border, channel, self.channels).function_name
+            )(self._symbol, *places)
+            for channel in range(self.channels)
+        ]
+        return found[0] if self.channels == 1 else sf.Matrix(found)
+
+    @classmethod
+    def packed(cls, values: Any, dtype: Any = None) -> NDArray[Any]:
+        """The memory of tables: of each its sizes along its axes, then its numbers.
+
+        Args:
+            values: One table (axes, channels if there are several), or several of one size, with
+                an axis for their number in front.
+            dtype: Floating type of the result; None: that of `values`, float64 of integers.
+
+        Returns:
+            (k, numbers of a table with its sizes); one table is k = 1.
+
+        Raises:
+            InputError: The shape does not fit the class, or a table is empty or too large.
+        """
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiu":
+            raise InputError(
+                f"{cls.__name__}: dtype {array.dtype}; a table has floating numbers or integers"
+            )
+        own = cls.dims + (1 if cls.channels > 1 else 0)
+        has_channels = cls.channels == 1 or array.shape[-1:] == (cls.channels,)
+        if array.ndim not in (own, own + 1) or not has_channels:
+            raise InputError(
+                f"{cls.__name__}: shape {tuple(array.shape)}; expected {cls._shape_text()} for one "
+                f"table, with the number of tables in front for several"
+            )
+        several = array if array.ndim > own else array[None]
+        sizes = several.shape[1 : 1 + cls.dims]
+        if min(sizes) == 0 or max(sizes) > MAX_SIZE:
+            raise InputError(
+                f"{cls.__name__}: shape {tuple(array.shape)}; an axis has 1 to {MAX_SIZE:,} samples"
+            )
+        kept = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
+        flat = several.reshape(len(several), int(np.prod(several.shape[1:])))
+        length = cls.dims + flat.shape[1]
+        memory = np.empty((len(several), length), kept if dtype is None else dtype)
+        if memory.size > MAX_NUMBERS:
+            raise InputError(
+                f"{cls.__name__}: {memory.size:,} numbers; all tables of an argument have "
+                f"{MAX_NUMBERS:,} at most"
+            )
+        memory[:, : cls.dims] = sizes
+        memory[:, cls.dims :] = flat
+        return memory
+
+    @classmethod
+    def coefficients(cls, samples: Any) -> NDArray[np.float64]:
+        """The coefficients of the B-spline that takes the values of samples at the samples.
+
+        Args:
+            samples: One table or several, as for `packed`.
+
+        Returns:
+            An array of the same shape, for a class with `method="bspline3"`.
+        """
+        if cls.method is not Method.BSPLINE3:
+            raise InputError(
+                f"{cls.__name__}: method={cls.method.value!r} interpolates the samples themselves; "
+                "only 'bspline3' needs coefficients"
+            )
+        cls.packed(samples)  # looks at the shape
+        found: NDArray[Any] = np.asarray(samples, np.float64)
+        last = found.ndim - (1 if cls.channels > 1 else 0)
+        for axis in range(last - cls.dims, last):
+            size = found.shape[axis]
+            # a sample is 1/6, 4/6, 1/6 of three coefficients
+            matrix = np.zeros((size, size))
+            for offset, weight in ((-1, 1.0), (0, 4.0), (1, 1.0)):
+                place = np.arange(size) + offset
+                if cls.border is Border.CLAMP:
+                    place = np.clip(place, 0, size - 1)
+                inside = (place >= 0) & (place < size)
+                np.add.at(matrix, (np.arange(size)[inside], place[inside]), weight / 6.0)
+            moved: NDArray[Any] = np.moveaxis(found, axis, 0)
+            solved: NDArray[Any] = np.linalg.solve(matrix, moved.reshape(size, -1)).reshape(
+                moved.shape
+            )
+            found = np.moveaxis(solved, 0, axis)
+        return np.ascontiguousarray(found)
+
+    @classmethod
+    def _shape_text(cls) -> str:
+        axes = ("depth", "rows", "columns")[MAX_DIMS - cls.dims :]
+        channels = (str(cls.channels),) if cls.channels > 1 else ()
+        return f"({', '.join((*axes, *channels))}{',' if len(axes + channels) == 1 else ''})"
+
+    # -- SymForce's storage: the symbol that stands for the table ------------------------------
+
+    @classmethod
+    def storage_dim(cls) -> int:
+        """One: the table's symbol."""
+        return 1
+
+    def to_storage(self) -> list[Any]:
+        """The table's symbol."""
+        return [self._symbol]
+
+    @classmethod
+    def from_storage(cls, elements: Sequence[Any]) -> "Grid":
+        """A table of a symbol."""
+        return cls(elements[0])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._symbol})"
+
+
+class Image(Grid, dims=2):
+    """A picture of one channel: two axes, linear interpolation, the border continued outwards."""
+
+
+def _choice(cls: type, name: str, kind: Any, given: object) -> Any:
+    allowed = [one.value for one in kind]
+    if given not in allowed:
+        raise FactorError(
+            f"class {cls.__name__}: {name}={given!r}; allowed are {', '.join(map(repr, allowed))}"
+        )
+    return kind(given)
