@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         TunableShared,
         TunableUnique,
     )
+    from caspar.frontend.spline import spline
     from caspar.kernels.bound import BoundKernel
     from caspar.kernels.decorator import kernel
     from caspar.kernels.kernel import Kernel
@@ -209,6 +210,7 @@ __all__ = [
     "scene",
     "sfm",
     "solve_gnc",
+    "spline",
     "view",
 ]
 
@@ -300,6 +302,7 @@ _NAMES = {
     "factor": "caspar.frontend.factors.factor",
     "kernel": "caspar.kernels.decorator",
     "solve_gnc": "caspar.solver.gnc",
+    "spline": "caspar.frontend.spline",
 }
 """Module of each public name that is defined in it."""
 

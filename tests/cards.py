@@ -38,8 +38,9 @@ def _visible_cards() -> list[str]:
             capture_output=True,
             encoding="utf-8",
             check=True,
+            timeout=60.0,
         )
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return []
     return listed.stdout.split()
 
@@ -47,10 +48,7 @@ def _visible_cards() -> list[str]:
 def free_pools() -> None:
     """Give the memory that CuPy keeps for later back to the other workers."""
     cupy = sys.modules.get("cupy")
-    if cupy is None:
-        return
-    gc.collect()
-    for number in range(cupy.cuda.runtime.getDeviceCount()):
-        with cupy.cuda.Device(number):
-            cupy.get_default_memory_pool().free_all_blocks()
-    cupy.get_default_pinned_memory_pool().free_all_blocks()
+    if hasattr(cupy, "cuda"):  # tests put modules of this name there that have nothing
+        gc.collect()
+        cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()

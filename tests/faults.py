@@ -159,7 +159,7 @@ FAULTS = (
         "solver/covariance solver/gradients",
     ),
     Fault(
-        "solver/covariance/free_directions.py",
+        "solver/covariance/marginals.py",
         "absent &= ~normal.backend.to_host(normal.held[node.name])",
         "absent &= normal.backend.to_host(normal.held[node.name])",
         "solver/covariance",
@@ -219,7 +219,7 @@ FAULTS = (
         "batch/test_batch_policy.py",
     ),
     Fault(
-        "solver/ranks/sharing.py",
+        "solver/ranks/devices.py",
         "several = int((flags > 1).sum())",
         "several = int((flags > 2).sum())",
         "solver/ranks",
@@ -247,7 +247,12 @@ def run(fault: Fault, clone: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(clone)}
     try:
         done = subprocess.run(
-            [*command, *tests], cwd=clone, env=environment, capture_output=True, encoding="utf-8"
+            [*command, *tests],
+            cwd=clone,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=3600.0,
         )
     finally:
         path.write_text(text, encoding="utf-8")
@@ -270,7 +275,8 @@ def main(places: list[str]) -> int:
     print("| file | right | found by |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "caspar"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        command = ["git", "clone", "--quiet", str(ROOT), str(clone)]
+        subprocess.run(command, check=True, timeout=600.0)
         for fault in chosen:
             found = run(fault, clone)
             num_missed += found == ""

@@ -246,11 +246,11 @@ def test_threads_wait_for_each_other() -> None:
             given = {"start": ids["Station"][:1], "end": new, "measured": np.ones((1, 2))}
             problem.add_factors("walk", given)
 
-    adding = threading.Thread(target=add)
+    adding = threading.Thread(target=add, daemon=True)
     adding.start()
     while adding.is_alive():
         problem.update()
-    adding.join()
+    adding.join(60.0)
     result = problem.update(max_iterations=50, cost_tolerance=1e-14)
     assert result.cost == pytest.approx(_solved_anew(problem).final_cost, rel=1e-10)
 

@@ -27,6 +27,10 @@ PATIENCE_S = 1.0
 """Seconds after Ctrl-C in which rank 0, which mostly gets it too, may end the solve by itself, and
 after a second one in which threads may end by themselves."""
 
+WAIT_S = 0.1
+"""Seconds of a wait of the user's thread. A signal that comes right before a wait is noticed behind
+it only."""
+
 
 @dataclass
 class _Request:
@@ -124,12 +128,13 @@ class Team:
 
     def _serve(self) -> None:
         """Wait until a thread has ended or asks for a call, which is made here."""
-        request, left_s = self._request, None
+        request = self._request
         if request is None or request.answer.done():
-            if self._told_at_s is not None:
-                left_s = max(self._told_at_s - time.monotonic(), 0.0)
-            if not self._wake.wait(left_s) and self._peers is not None:
+            is_awake = self._wake.wait(WAIT_S)
+            told_at_s = self._told_at_s
+            if not is_awake and told_at_s is not None and told_at_s <= time.monotonic():
                 self._told_at_s = None
+                assert self._peers is not None
                 self._peers.tell_interrupt()
             self._wake.clear()
         elif request.is_begun:

@@ -96,7 +96,7 @@ class TestPrice:
     ) -> None:
         monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
         found = price(snavely)
-        monkeypatch.setattr("caspar.solver.choice.form.jacobian_kernel", None)
+        monkeypatch.setattr("caspar.solver.choice.jacobian.jacobian_kernel", None)
         assert price(snavely) == found
         with pytest.raises(TypeError):
             price(snavely, TYPES[Precision.FLOAT64])

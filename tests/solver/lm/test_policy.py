@@ -40,11 +40,12 @@ def test_decisions(row: Row) -> None:
 
 
 def test_every_outcome_is_in_the_table() -> None:
-    """But for what no step decides: a callback, Ctrl-C, and what is found at start and end."""
+    """But for what no step decides: callbacks, Ctrl-C, constraints, and the start and the end."""
     elsewhere = {
         SolveStatus.NO_RESIDUALS,
         *(SolveStatus.STOPPED, SolveStatus.INTERRUPTED),
         *(SolveStatus.INITIAL_COST_NOT_FINITE, SolveStatus.OUT_OF_RANGE),
+        *(SolveStatus.INFEASIBLE, SolveStatus.FEASIBLE_NOT_OPTIMAL),
     }
     ends = {row.end for row in TABLE}
     assert ends == {*SolveStatus, *AskRounding, None} - elsewhere
