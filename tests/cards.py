@@ -48,7 +48,8 @@ def _visible_cards() -> list[str]:
 def free_pools() -> None:
     """Give the memory that CuPy keeps for later back to the other workers."""
     cupy = sys.modules.get("cupy")
-    if cupy is not None and hasattr(cupy, "cuda"):  # tests put modules of this name there that have nothing
+    # tests put modules of this name there that have nothing
+    if cupy is not None and hasattr(cupy, "cuda"):
         gc.collect()
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
