@@ -31,11 +31,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests produce to tests/golden instead of comparing with it",
     )
+    parser.addoption(
+        "--budget",
+        action="store_true",
+        help="fail if a test takes more processor time than tests/budget.py allows",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure the tests; compile nothing that an earlier run has compiled."""
-    config.pluginmanager.register(Budget())
+    config.pluginmanager.register(Budget(fails=config.getoption("budget")))
     if config.getoption("markexpr") == "gpu":
         spread_workers()
     patch = pytest.MonkeyPatch()
