@@ -129,7 +129,7 @@ class Budget:
                 if taken > self._limit_s and is_default and function not in self._heavy:
                     self._too_long[report.nodeid] = taken
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Print the slowest test functions, and tests above the budget."""
         taken_by = sorted(self._by_function.items(), key=lambda one: -one[1])
         slowest = taken_by[:NUM_SHOWN]
