@@ -34,7 +34,7 @@ from caspar.cli.colmap import (
 )
 from caspar.cli.doctor import examine
 from caspar.cli.exit_code import ExitCode
-from caspar.cli.graph.arguments import add_graph
+from caspar.cli.graph.command import add_graph
 from caspar.cli.inspect import InspectRequest, inspect_kernels
 from caspar.cli.outputs import Outputs
 from caspar.errors import CasparError, CompileError, VerificationError

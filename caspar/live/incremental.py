@@ -1,9 +1,9 @@
 """Gauss-Newton steps of a live problem, with the factorisation of earlier steps where that does.
 
 Gradients and costs are always those of the current values. The normal matrix may have been
-linearised elsewhere: a step by it still lowers the cost as long as it resembles the current one,
-and how much it gains of what it promises tells. Cost tier: an evaluation and two sparse solves for
-each step, a factorisation now and then.
+linearised at earlier values. A step with it still lowers the cost as long as it resembles the
+current matrix; its gain, the actual over the promised decrease, shows whether it does. Cost tier:
+an evaluation and one or two sparse solves for each step, a factorisation now and then.
 """
 
 import math
@@ -46,7 +46,8 @@ LEAST_DAMPING = 1e-12
 depth of a point with one sight, stay where they are."""
 
 MAX_VARIANCE = 1e-3 / LEAST_DAMPING
-"""Of an unknown in units of what its column alone would leave, from which on it is free."""
+"""Variance from which on an unknown of a singular problem counts as free, relative to the variance
+that it would have if all other unknowns were known."""
 
 FIRST_DAMPING = 1e-8
 DAMPING_GROWTH = 100.0
@@ -59,12 +60,12 @@ class UpdateResult:
     """What an update did.
 
     Attributes:
-        cost: Of the values after it: 1/2 the sum of w rho(|r|^2) of all factors and Gaussians.
+        cost: The cost after the update: 1/2 the sum of w rho(|r|^2) of all factors and Gaussians.
         status: `CONVERGED_COST` if no step promises more than the tolerance; `ITERATION_LIMIT` if
             another update would go on.
         iterations: Steps that were tried.
-        relinearised: Nodes whose factors were linearised again, each time counted.
-        time_s: Seconds it took.
+        relinearised: Nodes whose factors were linearised again; a node counts each time.
+        time_s: Seconds that the update took.
         promised: Decrease of the cost that the next step promises.
     """
 
@@ -176,10 +177,6 @@ class Incremental:
         self._kept: KeptFactorization | None = None
         self._known: dict[str, int] = {}
         self._damping, self._num_anew = 0.0, 0
-
-    def compile(self) -> None:
-        """Compile what is missing."""
-        self._linearizer.compile()
 
     def forget(self) -> None:
         """Rows were removed or written, or nodes are held: begin anew."""
@@ -305,6 +302,9 @@ class Incremental:
             if begins_anew:
                 self._kept = None
             status, promised = self._iterate(evaluated, max_iterations, tolerance, start_s)
+        if status is SolveStatus.DAMPING_LIMIT:
+            # the next run tries steps without damping again
+            self._kept, self._damping, self._least_damping = None, 0.0, 0.0
         self._promised = promised
         num_nodes = self._num_anew * sum(table.count for table in self._nodes.values())
         elapsed_s = time.perf_counter() - start_s
@@ -320,9 +320,11 @@ class Incremental:
             if step is None:
                 if not self._retries(is_anew=True):
                     return SolveStatus.DAMPING_LIMIT, math.nan
+                # with less the matrix is singular again
+                self._least_damping = self._damping
                 continue
             if step.promised <= max(tolerance * evaluated.cost, self._rounding(evaluated)):
-                if self._damping == 0.0:
+                if self._damping <= self._least_damping:
                     return SolveStatus.CONVERGED_COST, step.promised
                 self._damping, self._kept = 0.0, None
                 continue

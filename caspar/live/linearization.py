@@ -184,14 +184,6 @@ class Linearizer:
         self._values: dict[str, Packed] = {}
         self._moves: dict[str, tuple[Packed, Callable[[Rows, Rows], Rows]]] = {}
 
-    def compile(self) -> None:
-        """Compile what is missing.
-
-        Raises:
-            SizeError: A kernel would take minutes to compile.
-        """
-        self._kernels.load([table.factor for table in self._factors.values()], ["rows"])
-
     def forget(self) -> None:
         """Rows of factors were removed or written: read all of them again."""
         for bound in self._bound.values():

@@ -419,8 +419,7 @@ class Problem:
         """Move the values towards the minimum, as quickly as can be.
 
         Args:
-            max_iterations: Steps at most; each costs two sparse solves and now and then a
-                factorisation.
+            max_iterations: Steps at most.
             cost_tolerance: No step is taken that promises a decrease below this, relative to the
                 cost.
 

@@ -71,8 +71,8 @@ class GrowingRows:
         end = self.count + len(rows)
         if end > self.capacity:
             # half as much again, so that a row is moved three times at most on average
-            grown = np.zeros((max(end, self.capacity * 3 // 2), self._memory.shape[1]))
-            grown = grown.astype(self._memory.dtype)
+            shape = (max(end, self.capacity * 3 // 2), self._memory.shape[1])
+            grown = np.zeros(shape, self._memory.dtype)
             grown[: self.count] = self.rows
             self._memory = grown
         self._memory[self.count : end] = rows.reshape(len(rows), -1)

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
+from caspar.live import kept_factorization
 from caspar.live.gaussian import eliminated
 from caspar.live.kept_factorization import KeptFactorization
 from caspar.live.linearization import RowGroup, gradient
@@ -241,6 +242,39 @@ def test_gaussians_can_be_kept_and_removed() -> None:
         problem.remove_nodes("Pose2", gaussian.nodes["Pose2"][:1])
     with pytest.raises(caspar.errors.OptionError, match="max_time_s"):
         problem.solve(max_time_s=1.0)
+
+
+def test_a_matrix_that_needs_damping_ends_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if rounding made all matrices of less damping singular."""
+    problem = caspar.Problem([odometry, start], backend="cpu", precision="float64")
+    _grown(problem, 12, 4)
+    problem.remove_factors("start", problem.handles("start"))
+    first = problem.ids("Pose2")[:1]
+    problem.set_values("Pose2", first, _pose2(0.3, 0.2, 0.1))
+    monkeypatch.setattr(kept_factorization, "NO_PIVOT", 1e-9)
+    result = problem.update(max_iterations=50, cost_tolerance=1e-10)
+    assert result.status is caspar.SolveStatus.CONVERGED_COST
+    # also if there is nothing to gain from the start
+    problem.set_values("Pose2", first, problem.values_of("Pose2", first))
+    again = problem.update(max_iterations=50, cost_tolerance=1e-10)
+    assert (again.status, again.iterations) == (caspar.SolveStatus.CONVERGED_COST, 0)
+    monkeypatch.undo()
+    assert result.cost == pytest.approx(problem.solve().final_cost, rel=1e-6, abs=1e-12)
+
+
+def test_an_update_that_finds_no_step_leaves_the_next_one_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = caspar.Problem([odometry, start], backend="cpu", precision="float64")
+    _grown(problem, 12, 5)
+    first = problem.ids("Pose2")[:1]
+    problem.set_values("Pose2", first, _pose2(0.3, 0.2, 0.1))
+    before = problem.values["Pose2"]
+    monkeypatch.setattr(kept_factorization, "NO_PIVOT", 1e99)
+    assert problem.update().status is caspar.SolveStatus.DAMPING_LIMIT
+    assert_allclose(problem.values["Pose2"], before, rtol=0.0)
+    monkeypatch.undo()
+    assert problem.update(max_iterations=20).status is caspar.SolveStatus.CONVERGED_COST
 
 
 def test_nodes_without_neighbours_leave_nothing() -> None:

@@ -17,7 +17,7 @@ from caspar.batch.generate.parameters import (
 from caspar.batch.generate.programs import WIDE, ProgramBuilder
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.generate.step_program import free_unknowns
-from caspar.batch.generate.team_orthogonal import TeamOrthogonalStep
+from caspar.batch.generate.team import TeamOrthogonalStep
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target

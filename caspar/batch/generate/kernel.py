@@ -39,7 +39,7 @@ from caspar.batch.generate.parameters import (
 from caspar.batch.generate.policy_program import Answer, Option, State, Verdict, code
 from caspar.batch.generate.programs import WIDE, Tried
 from caspar.batch.generate.shape import BatchShape, ProblemNodes, Team
-from caspar.batch.generate.team_orthogonal import team_step
+from caspar.batch.generate.team import team_step
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target

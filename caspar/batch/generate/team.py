@@ -1,18 +1,16 @@
-"""The damped system of a problem by a QR decomposition of its Jacobian, by the lanes of a warp.
+"""The step of a problem that a warp solves: its damped system, solved by the lanes.
 
-The normal matrix has the square of the condition of C: where stiff rows meet soft ones, such as
+There are two ways: the normal equations are factorised, or the Jacobian is decomposed by QR. The
+normal matrix has the square of the condition of C: where stiff rows meet soft ones, such as
 those of a line over Unix seconds, it has lost the soft directions. Givens rotations add the rows
 [C | u], one after the other, to a triangle [R | q] with R^T R = C^T C and R^T q = C^T u, so C is
 never stored, and rows of very different sizes do each other no harm. A step adds the rows of
 R D^-1/2, and then sqrt(damping) times unity, to a second triangle; so a rejected step, and what is
 held, need no other pass over the instances.
 
-Input: the text that is being written. Output: the step. Entry j of row k of R stands
-below the diagonal, in row j at k, and q in the row after them; those of the second triangle stand
-above, in row k at j + 1, as a Cholesky factor does, which it is but for its sign.
-
-Also here: the step of a problem that a warp solves: its normal equations, factorised and solved by
-lanes.
+Input: the text that is being written. Output: the step. Entry j of row k of R stands below the
+diagonal, in row j at k, and q in the row after them. Those of the second triangle stand above, in
+row k at j + 1, as a Cholesky factor does; it is one but for its sign.
 """
 
 from collections.abc import Callable

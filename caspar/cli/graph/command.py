@@ -1,7 +1,4 @@
-"""What can be asked of `caspar graph`.
-
-Also here: `caspar graph`: read a pose graph, solve it, report, write what was asked for.
-"""
+"""`caspar graph`: its arguments; read a pose graph, solve it, report, write what was asked for."""
 
 import argparse
 import warnings
