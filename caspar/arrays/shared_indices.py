@@ -181,11 +181,11 @@ class SharedIndices:
         for tile_size, pairs in self._num_pairs:
             mean = _mean_text(len(self), pairs)
             facts.append((f"tiles of {tile_size}", f"{pairs:,} (tile, object) pairs of {mean}"))
-        for tile_size, order in sorted(self._orders.items()):
+        for tile_size, order in sorted(self._orders.copy().items()):
             num_tiles = -(-len(self) // tile_size)
             unsorted = f"{order.num_unsorted_tiles:,} of {num_tiles:,} tiles are not sorted"
             facts.append((f"order of {tile_size}", f"{order.num_bytes:,} bytes; {unsorted}"))
-        for tile_size, tiles in sorted(self._tiles.items()):
+        for tile_size, tiles in sorted(self._tiles.copy().items()):
             facts.append((f"partials of {tile_size}", f"{tiles.num_bytes:,} bytes"))
         table = caspar.inspect.FactTable(tuple(facts))._repr_html_()
         return f"<div><code>{escape(repr(self))}</code>{table}</div>"
@@ -193,8 +193,8 @@ class SharedIndices:
     @property
     def _num_pairs(self) -> list[tuple[int, int]]:
         """Sizes of tiles and the pairs that these have, as far as is known."""
-        known = {tile_size: tiles.num_partials for tile_size, tiles in self._tiles.items()}
-        known |= {tile_size: order.num_partials for tile_size, order in self._orders.items()}
+        known = {tile_size: tiles.num_partials for tile_size, tiles in self._tiles.copy().items()}
+        known |= {tile_size: order.num_partials for tile_size, order in self._orders.copy().items()}
         return sorted(known.items())
 
 

@@ -122,8 +122,9 @@ def prepare_symforce() -> bool:
         Whether there were any that did not have it.
     """
     found = False
-    loaded = list(sys.modules.items())  # at once: other threads may import meanwhile
-    for name, module in loaded:
+    # `copy` cannot be interrupted. A list of the items can: it makes a tuple for each, a garbage
+    # collection may start there, and another thread may import then.
+    for name, module in sys.modules.copy().items():
         if name.partition(".")[0] != "symforce" or _prepared.get(name) is module:
             continue
         is_partial = getattr(module.__spec__, "_initializing", False)

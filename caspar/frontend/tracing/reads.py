@@ -354,7 +354,7 @@ def _members_of_symforce() -> Iterator[object]:
     """SymForce's functions and methods, which a program may replace."""
     public = list(vars(sf).values())
     kinds = [kind for kind in public if isinstance(kind, type)]
-    for kind, (concept, operations) in list(Ops.IMPLEMENTATIONS.items()):
+    for kind, (concept, operations) in Ops.IMPLEMENTATIONS.copy().items():
         kinds += [kind, concept, operations]
     yield from public
     for kind in dict.fromkeys(kinds):

@@ -132,7 +132,7 @@ class KernelLibrary:
     @property
     def sources(self) -> dict[str, KernelSource]:
         """Of all kernels that are loaded, by name."""
-        return {name: kernel.source for name, kernel in self._kernels.items()}
+        return {name: kernel.source for name, kernel in self._kernels.copy().items()}
 
     def kernel(self, name: str) -> Kernel:
         """A kernel of the solver."""

@@ -317,6 +317,24 @@ def test_what_is_imported_while_tracing_gets_the_usual_epsilon() -> None:
     subprocess.run([sys.executable, "-c", LAZY], cwd=ROOT, check=True, timeout=500)
 
 
+def test_others_may_import_while_it_looks() -> None:
+    """As another thread does when a garbage collection starts in between."""
+    program = """
+import gc, sys
+from types import ModuleType
+from caspar.frontend.symbolic.epsilon import prepare_symforce
+
+def import_one(*_):
+    sys.modules[f"module_{len(sys.modules)}"] = ModuleType("module")
+
+for _ in range(10_000):
+    import_one()
+gc.callbacks.append(import_one)
+prepare_symforce()
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64], ids=lambda dtype: dtype.value)
 def test_value_is_ten_machine_epsilons(dtype: DType) -> None:
     assert value(dtype) == pytest.approx(10.0 * np.finfo(dtype.value).eps, rel=1e-6)
