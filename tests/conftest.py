@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from caspar.runtime.nvidia import nvrtc
 from caspar.solver.lm import interrupts
@@ -45,6 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
         spread_workers()
     patch = pytest.MonkeyPatch()
     patch.setattr(nvrtc, "compile_text", kept(nvrtc.compile_text))
+    # Hypothesis also draws numbers that stand in the modules loaded so far. Which these are depends
+    # on the tests that the worker ran before.
+    no_constants = getattr(providers, "_local_constants", None)
+    patch.setattr(providers, "_get_local_constants", lambda: no_constants, raising=False)
     config.add_cleanup(patch.undo)
 
 
