@@ -419,7 +419,7 @@ class BlockFactorization:
             np.array_equal(getattr(layout, name), getattr(self._layout, name))
             for name in ("blocks", "first_position", "heights")
         )
-        if not is_same:
+        if not is_same or len(self._arrays) == 0:
             self._layout = layout
             self._arrange(num_blocks)
         nothing = np.zeros(0)
@@ -495,6 +495,13 @@ class BlockFactorization:
         return found
 
     # -- the order -----------------------------------------------------------------------------
+
+    def keep(self, blocks: Integers) -> None:
+        """Drop all unknowns but some blocks, which have the numbers 0, 1, ... from now on."""
+        rank = np.full(1 + max(len(self._order), int(blocks.max(initial=0))), len(self._order))
+        rank[self._order] = np.arange(len(self._order))
+        self._order = np.argsort(rank[blocks], kind="stable")
+        self._arrays, self.least_pivot = [], 0.0
 
     def _arrange(self, num_blocks: int) -> None:
         """Append blocks to the order, or look for another one, and analyse the pattern."""

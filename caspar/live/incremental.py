@@ -167,14 +167,18 @@ class Incremental:
 
     def forget(self) -> None:
         """Rows were removed or written, or nodes are held: begin anew."""
-        self._at, self._factorization = None, BlockFactorization(self._block_size)
+        self._at = None
         self._promised, self._least_damping = math.inf, 0.0
         self._linearizer.forget()
-        first = 0
+        first, size = 0, self._block_size
+        kept = [np.zeros(0, np.int64)]
         for table in self._nodes.values():
-            table.unknowns.column[...] = first + table.dim * np.arange(table.count)
+            firsts = table.unknowns.column
+            kept.append((firsts[:, None] // size + np.arange(table.dim // size)).ravel())
+            firsts[...] = first + table.dim * np.arange(table.count)
             first += table.dim * table.count
         self.num_unknowns = first
+        self._factorization.keep(np.concatenate(kept))
 
     # -- evaluation ----------------------------------------------------------------------------
 
