@@ -138,8 +138,8 @@ def factorize(table, tile):
     own = as_float64(table[17])
     inverse = as_float64(table[18])
     y = as_float64(table[19])
-    outcome = as_float64(table[20])
-    growth = 1.0 + outcome[1]
+    added = as_float64(table[20])
+    outcome = as_float64(table[21])
     outcome[0] = 0.0
     for k in range(size + 1):
         marks[k] = 0 - 1
@@ -182,8 +182,8 @@ def factorize(table, tile):
 """
 """Row k of J^T J goes to `y`, and the columns of L in which row k has entries to `columns`, the
 last one first. The table: what `Layout` has, what `_ANALYZE` writes, where columns of L begin, and
-room; to be written: their rows and blocks, its diagonal blocks, one over the pivots, room, and the
-least pivot relative to the entry of J^T J, behind which the damping is."""
+room; to be written: their rows and blocks, its diagonal blocks, one over the pivots; what is added to the
+diagonal, by rank; to be written: the least pivot relative to the entry of J^T J."""
 
 
 def _factorize_text(size: int) -> str:
@@ -211,7 +211,7 @@ def _products(size: int) -> list[str]:
         lines += [
             f"        given{j} = {place}",
             f"        scale{j} = given{j} if given{j} > 0.0 else 1.0",
-            f"        {place} = given{j} * growth if given{j} > 0.0 else given{j} + 1.0",
+            f"        {place} = given{j} + added[k * {size} + {j}] if given{j} > 0.0 else 1.0",
         ]
     return lines
 
@@ -441,10 +441,11 @@ class BlockFactorization:
             self.squares,
         )
 
-    def factorize(self, damping: float = 0.0) -> None:
-        """Factorise J^T J, of which each diagonal entry is made larger by a share of it."""
+    def factorize(self, added: Rows | float = 0.0) -> None:
+        """Factorise J^T J with something added to its diagonal: a number, or (num_unknowns,)."""
         num_blocks, layout = len(self._order), self._layout
-        outcome = np.array([0.0, damping])
+        by_block = np.broadcast_to(added, num_blocks * self._size).reshape(num_blocks, self._size)
+        outcome = np.zeros(1)
         _run(
             _function("factorize", self._size),
             num_blocks,
@@ -455,6 +456,7 @@ class BlockFactorization:
             *self._arrays,
             self._entries,
             *self._factor,
+            by_block[self._order],
             outcome,
         )
         self.least_pivot = float(outcome[0]) if num_blocks > 0 else 1.0

@@ -336,12 +336,25 @@ class Incremental:
 
     def _factorize(self) -> None:
         """Factorise the matrix that was linearised last, with as much damping as it needs."""
-        damping = max(self._damping, self._least_damping)
-        self._factorization.factorize(damping)
+        damping, sizes = max(self._damping, self._least_damping), self._sizes()
+        self._factorization.factorize(damping * sizes)
         if not self._factorization.is_definite and damping < LEAST_DAMPING:
             self._least_damping = LEAST_DAMPING
-            self._factorization.factorize(LEAST_DAMPING)
+            self._factorization.factorize(LEAST_DAMPING * sizes)
         self._num_factorizations += 1
+
+    def _sizes(self) -> Rows:
+        """(num_unknowns,) the squared derivatives by each, or by another of its node in its unit.
+
+        The largest one of a unit, so that a point with one sight moves across the ray, and not
+        along it, whatever axes it has.
+        """
+        sizes = self._factorization.squares.copy()
+        for table in self._nodes.values():
+            for part in table.node.tangent_parts:
+                unknowns = table.unknowns.column[:, None] + np.array(part)
+                sizes[unknowns] = sizes[unknowns].max(axis=1, keepdims=True)
+        return np.where(sizes > 0.0, sizes, 1.0)
 
     def _step(self, evaluated: Evaluated) -> tuple[Rows, float] | None:
         """The step by the last factorisation, and what it promises; None: it is none."""
@@ -413,8 +426,8 @@ class Incremental:
         factorization.factorize()
         is_singular = not factorization.is_definite
         if is_singular:
-            factorization.factorize(LEAST_DAMPING)
-        lengths = np.where(factorization.squares > 0.0, factorization.squares, 1.0)
+            factorization.factorize(LEAST_DAMPING * self._sizes())
+        sizes = self._sizes()
         found = {}
         for name, places in chosen.items():
             table = self._nodes[name]
@@ -422,7 +435,7 @@ class Incremental:
             rows = factorization.inverse_rows(unknowns.ravel())
             rows = rows.reshape(len(places), table.dim, -1)
             blocks = np.take_along_axis(rows, unknowns[:, None, :], axis=2)
-            scaled = blocks.diagonal(axis1=1, axis2=2) * lengths[unknowns]
+            scaled = blocks.diagonal(axis1=1, axis2=2) * sizes[unknowns]
             moves = table.free.rows[places]
             is_free = (moves > 0.0) & ~(scaled < MAX_VARIANCE)
             if is_singular and is_free.any():

@@ -74,9 +74,9 @@ def test_blocks_are_solved_as_a_dense_matrix(size: int) -> None:
         num_unknowns = (20 + 5 * step if step < 11 else 30) * size
         new = rows(20, 5 * min(step, 4), num_unknowns // size)
         groups = [*groups, rows(20 * size, 0, num_unknowns // size), new] if step < 11 else [new]
-        damping = 1e-3 * (step % 3) if step < 11 else 1.0
+        added = rng.uniform(0.0, 1e-2, num_unknowns) * (step % 3)
         factorization.linearize(groups, num_unknowns)
-        factorization.factorize(damping)
+        factorization.factorize(added)
         dense = _dense(groups, num_unknowns)
         normal = dense.T @ dense
         diagonal = normal.diagonal().copy()
@@ -86,7 +86,7 @@ def test_blocks_are_solved_as_a_dense_matrix(size: int) -> None:
         assert_allclose(factorization.squares, squares, atol=1e-12)
         residual = np.concatenate([group.residual.ravel() for group in groups])
         assert_allclose(factorization.gradient, dense.T @ residual, atol=1e-10)
-        np.fill_diagonal(normal, np.where(diagonal > 0.0, diagonal * (1.0 + damping), 1.0))
+        np.fill_diagonal(normal, np.where(diagonal > 0.0, diagonal + added, 1.0))
         rhs = rng.normal(size=num_unknowns)
         wanted = np.linalg.solve(normal, rhs)
         assert factorization.is_definite
