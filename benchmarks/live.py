@@ -27,7 +27,7 @@ Rows = NDArray[np.float64]
 
 TOLERANCE, MAX_STEPS = 1e-4, 5
 WINDOW_POSES, NUM_MARKS = 20, 40
-KEYFRAMES, READINGS, NUM_POINTS, NUM_SEEN = 10, 40, 1400, 100
+KEYFRAMES, READINGS, NUM_POINTS, NUM_SEEN = 10, 40, 2400, 160
 RATE_HZ, TURN = 200.0, 0.4
 GRAVITY = np.array([0.0, 0.0, -9.81])
 MOVED_SIGMA, SEEN_SIGMA = np.array([0.02, 0.05, 0.05]), np.array([0.03, 0.08])
@@ -289,16 +289,18 @@ def inertial(num_steps: int) -> list[Times]:
     problem.add_factors(
         "unbiased", {"value": biases, "expected": np.zeros((1, 6)), "sigma": [[0.02] * 6]}
     )
-    frames, known, seen_last, steps_ms, errors = first.tolist(), {}, {}, [], []
-    num_kept = []
+    frames, steps_ms, errors, num_kept = first.tolist(), [], [], []
+    known: dict[int, int] = {}  # ids of the landmarks in the window
+    seen: list[list[int]] = [[]]  # by each keyframe
     for step in range(1, len(states)):
         turned = Rotation.from_quat(states[step, :4])
         local = turned.inv().apply(points - states[step, 4:7])
         inside = np.flatnonzero((local[:, 1] < -1.0) & (np.abs(local[:, 0] / local[:, 1]) < 0.8))
         # those that are known are followed
         inside = sorted(inside.tolist(), key=lambda one: one not in known)[:NUM_SEEN]
-        seen = local[inside][:, [0, 2]] / -local[inside][:, 1:2]
-        seen = seen + 1e-3 * rng.normal(size=seen.shape)
+        pixels = local[inside][:, [0, 2]] / -local[inside][:, 1:2]
+        pixels = pixels + 1e-3 * rng.normal(size=pixels.shape)
+        seen.append(inside)
         new = [one for one in inside if one not in known]
         guess = states[step] + np.repeat([0.0, 0.05], [4, 6]) * rng.normal(size=10)
         start_s = time.process_time()
@@ -306,29 +308,24 @@ def inertial(num_steps: int) -> list[Times]:
         biases += problem.add_nodes("Bias", problem.values_of("Bias", biases[-1:])).tolist()
         near = points[new] + 0.1 * rng.normal(size=(len(new), 3))
         known |= dict(zip(new, problem.add_nodes("Point", near).tolist(), strict=True))
-        seen_last |= dict.fromkeys(inside, step)
         ends = {"start": frames[-2:-1], "end": frames[-1:], "bias": biases[-2:-1]}
         own = {name: array[step - 1 : step] for name, array in moved_by.items()}
         problem.add_factors("imu", {**ends, **own, "gravity": GRAVITY})
         beside = {"a": biases[-2:-1], "b": biases[-1:], "a_from_b": np.zeros((1, 6))}
         problem.add_factors("drift", {**beside, "sigma": [[1e-3] * 6]})
         sights = {"state": frames[-1:] * len(inside), "point": [known[one] for one in inside]}
-        problem.add_factors("pixel", {**sights, "seen": seen})
+        problem.add_factors("pixel", {**sights, "seen": pixels})
         problem.update(max_iterations=MAX_STEPS, cost_tolerance=TOLERANCE)
         covariance = problem.covariance({"NavState": frames[-1:]})["NavState"][0]
         if len(frames) > KEYFRAMES:
-            gone = [one for one, when in seen_last.items() if step - when >= KEYFRAMES - 1]
-            num_kept.append(len(known) - len(gone))
-            problem.marginalize(
-                {
-                    "NavState": frames[:1],
-                    "Bias": biases[:1],
-                    "Point": [known.pop(one) for one in gone],
-                }
-            )
+            # with all landmarks that it sees: what they knew is left to the other keyframes
+            points_gone = [known.pop(one) for one in seen.pop(0)]
+            gone = {"NavState": frames[:1], "Bias": biases[:1], "Point": points_gone}
+            num_kept.append(len(known) + len(points_gone))
+            problem.marginalize(gone)
             frames, biases = frames[1:], biases[1:]
-            for one in gone:
-                del seen_last[one]
+            # one that is seen again is another one
+            seen = [[one for one in ones if one in known] for ones in seen]
         (last,) = problem.values_of("NavState", frames[-1:])
         steps_ms.append(1e3 * (time.process_time() - start_s))
         errors.append((last[4:7] - states[step, 4:7]) / np.sqrt(covariance.diagonal()[3:6]))

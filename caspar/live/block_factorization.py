@@ -182,8 +182,8 @@ def factorize(table, tile):
 """
 """Row k of J^T J goes to `y`, and the columns of L in which row k has entries to `columns`, the
 last one first. The table: what `Layout` has, what `_ANALYZE` writes, where columns of L begin, and
-room; to be written: their rows and blocks, its diagonal blocks, one over the pivots; what is added to the
-diagonal, by rank; to be written: the least pivot relative to the entry of J^T J."""
+room; to be written: their rows and blocks, its diagonal blocks, one over the pivots, room; what is
+added to the diagonal, by rank; to be written: the least pivot relative to the entry of J^T J."""
 
 
 def _factorize_text(size: int) -> str:

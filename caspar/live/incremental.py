@@ -336,11 +336,8 @@ class Incremental:
 
     def _factorize(self) -> None:
         """Factorise the matrix that was linearised last, with as much damping as it needs."""
-        damping, sizes = max(self._damping, self._least_damping), self._sizes()
-        self._factorization.factorize(damping * sizes)
-        if not self._factorization.is_definite and damping < LEAST_DAMPING:
-            self._least_damping = LEAST_DAMPING
-            self._factorization.factorize(LEAST_DAMPING * sizes)
+        damping = max(self._damping, self._least_damping, LEAST_DAMPING)
+        self._factorization.factorize(damping * self._sizes())
         self._num_factorizations += 1
 
     def _sizes(self) -> Rows:
