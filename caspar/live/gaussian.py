@@ -72,30 +72,28 @@ def eliminated(
     columns = np.concatenate([*taken, kept])
     place = np.zeros(int(columns.max(initial=-1)) + 1, np.int64)
     place[columns] = np.arange(len(columns))
-    node = np.repeat([*range(len(taken)), -1], [*map(len, taken), len(kept)])
-    blocks: list[_Block] = []
+    node = np.repeat(np.arange(len(taken) + 1), [*map(len, taken), len(kept)])
+    # by the first node that goes among those that a block depends on; the last list: by none
+    blocks: list[list[_Block]] = [[] for _ in range(len(taken) + 1)]
     for group in groups:
         places = place[group.columns]
-        nodes = node[places].tolist()
-        for index, residual in enumerate(group.residual):
-            rows = np.column_stack([group.entries[index], residual])
-            blocks.append(_Block(frozenset(nodes[index]), places[index], rows))
+        rows = np.concatenate([group.entries, group.residual[:, :, None]], axis=2)
+        for index, nodes in enumerate(node[places].tolist()):
+            blocks[min(nodes)].append(_Block(places[index], rows[index]))
     start = 0
     for number, unknowns in enumerate(taken):
-        touched = [block for block in blocks if number in block.nodes]
-        if len(touched) > 0:
-            blocks = [block for block in blocks if number not in block.nodes]
-            block = _stacked(touched)
-            blocks.append(_without(block, np.searchsorted(block.columns, start + len(unknowns))))
         start += len(unknowns)
-    rows = np.zeros((sum(len(block.rows) for block in blocks), len(kept) + 1))
-    if len(blocks) > 0:
-        block = _stacked(blocks)
+        if len(blocks[number]) > 0:
+            block = _without(_stacked(blocks[number]), start)
+            blocks[int(node[block.columns].min(initial=len(taken)))].append(block)
+    left = blocks[-1]
+    rows = np.zeros((sum(len(block.rows) for block in left), len(kept) + 1))
+    if len(left) > 0:
+        block = _stacked(left)
         rows[:, np.append(block.columns - start, len(kept))] = block.rows
     rows = _compressed(rows)
-    left = rows[len(kept) :, -1]
-    rows = rows[: len(kept)]
-    return rows[:, :-1].copy(), rows[:, -1].copy(), 0.5 * float(left @ left)
+    above, below = rows[: len(kept)], rows[len(kept) :, -1]
+    return above[:, :-1].copy(), above[:, -1].copy(), 0.5 * float(below @ below)
 
 
 @dataclass(frozen=True)
@@ -103,12 +101,10 @@ class _Block:
     """Rows that depend on few unknowns.
 
     Attributes:
-        nodes: Numbers of the nodes that go among those.
         columns: (k,) the unknowns.
         rows: (m, k + 1) derivatives, and the residual.
     """
 
-    nodes: frozenset[int]
     columns: NDArray[np.int64]
     rows: Rows
 
@@ -130,7 +126,7 @@ def _stacked(blocks: Sequence[_Block]) -> _Block:
             np.add.at(part, (slice(None), own), block.rows[:, :-1])
         first += len(part)
         passed += len(own)
-    return _Block(frozenset().union(*(block.nodes for block in blocks)), columns, rows)
+    return _Block(columns, rows)
 
 
 def _compressed(rows: Rows) -> Rows:
@@ -138,11 +134,11 @@ def _compressed(rows: Rows) -> Rows:
     return rows if len(rows) <= rows.shape[1] else np.asarray(np.linalg.qr(rows, mode="r"))
 
 
-def _without(block: _Block, count: int) -> _Block:
-    """The rows after the first unknowns, all of a node that goes, were minimised over."""
+def _without(block: _Block, first: int) -> _Block:
+    """The rows after the unknowns before one, all of a node that goes, were minimised over."""
+    count = int(np.searchsorted(block.columns, first))
     rows = _compressed(block.rows)
     rotation, triangle, _ = qr(rows[:, :count], pivoting=True, mode="full", check_finite=False)
     pivots = np.abs(triangle.diagonal())
     rank = int((pivots > NO_PIVOT * pivots.max(initial=0.0)).sum())
-    nodes = block.nodes - {min(node for node in block.nodes if node >= 0)}
-    return _Block(nodes, block.columns[count:], rotation[:, rank:].T @ rows[:, count:])
+    return _Block(block.columns[count:], rotation[:, rank:].T @ rows[:, count:])

@@ -420,11 +420,11 @@ class Incremental:
         """
         factorization = self._factorization
         factorization.linearize(self.current().rows, self.num_unknowns)
+        sizes = self._sizes()
         factorization.factorize()
         is_singular = not factorization.is_definite
         if is_singular:
-            factorization.factorize(LEAST_DAMPING * self._sizes())
-        sizes = self._sizes()
+            factorization.factorize(LEAST_DAMPING * sizes)
         found = {}
         for name, places in chosen.items():
             table = self._nodes[name]

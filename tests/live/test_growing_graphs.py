@@ -317,3 +317,17 @@ def test_nodes_without_neighbours_leave_nothing() -> None:
     assert problem.marginalize("Pose2", ids) is None
     assert len(problem.ids("Pose2")) == len(problem.handles("start")) == 0
     assert problem.update().cost == 0.0
+
+
+def test_a_point_with_one_sight_moves_across_its_ray() -> None:
+    """Not along it, which costs nothing, even if the ray is nearly along an axis."""
+    problem = caspar.Problem([sight, begin], backend="cpu", precision="float64")
+    pose = np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
+    ids = problem.add_nodes("Pose3", pose)
+    problem.add_factors("begin", {"value": ids, "expected": pose, "sigma": [1e-3] * 6})
+    start = np.array([[0.05, 0.01, 8.0]])
+    mark = problem.add_nodes("Mark", start)
+    problem.add_factors("sight", {"pose": ids, "mark": mark, "pixel": [[0.01, -0.002]]})
+    result = problem.update(max_iterations=20, cost_tolerance=1e-12)
+    assert result.cost < 1e-12
+    assert_allclose(problem.values["Mark"][0, 2], 8.0, atol=1e-2)
