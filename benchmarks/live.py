@@ -295,9 +295,11 @@ def inertial(num_steps: int) -> list[Times]:
     for step in range(1, len(states)):
         turned = Rotation.from_quat(states[step, :4])
         local = turned.inv().apply(points - states[step, 4:7])
-        inside = np.flatnonzero((local[:, 1] < -1.0) & (np.abs(local[:, 0] / local[:, 1]) < 0.8))
+        ahead = (local[:, 1] < -1.0) & (np.abs(local[:, 0] / local[:, 1]) < 0.8)
         # those that are known are followed
-        inside = sorted(inside.tolist(), key=lambda one: one not in known)[:NUM_SEEN]
+        inside: list[int] = sorted(
+            np.flatnonzero(ahead).tolist(), key=lambda one: one not in known
+        )[:NUM_SEEN]
         pixels = local[inside][:, [0, 2]] / -local[inside][:, 1:2]
         pixels = pixels + 1e-3 * rng.normal(size=pixels.shape)
         seen.append(inside)

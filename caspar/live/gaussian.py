@@ -123,7 +123,8 @@ def _stacked(blocks: Sequence[_Block]) -> _Block:
         if len(set(own.tolist())) == len(own):
             part[:, own] = block.rows[:, :-1]
         else:  # a factor that names a node twice
-            np.add.at(part, (slice(None), own), block.rows[:, :-1])
+            for place, column in zip(own, block.rows[:, :-1].T, strict=True):
+                part[:, place] += column
         first += len(part)
         passed += len(own)
     return _Block(columns, rows)
