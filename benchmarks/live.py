@@ -1,9 +1,10 @@
 """`python -m benchmarks.live FILE.g2o`: live problems, beside GTSAM's iSAM2 if it is installed.
 
 *Growing*: a planar pose graph comes pose by pose, and is updated after each. *Window*: a robot in
-the plane that sees landmarks keeps its last 20 poses; older ones are marginalised. Milliseconds of
-the processor for a whole step: adding, updating, reading the newest pose. Prints, and writes to a
-folder, a page.
+the plane that sees landmarks keeps its last 20 poses; older ones are marginalised. *Inertial*: a
+body with a camera and an inertial sensor keeps 10 keyframes of 15 numbers and the landmarks that
+they see. Milliseconds of CPU for a whole step: adding, updating, marginalising, reading the newest
+pose (inertial: and its covariance). Prints, and writes to a folder, a page.
 """
 
 import argparse
@@ -12,11 +13,12 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import symforce.symbolic as sf
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 import caspar
 from benchmarks.report import environment
@@ -25,11 +27,33 @@ Rows = NDArray[np.float64]
 
 TOLERANCE, MAX_STEPS = 1e-4, 5
 WINDOW_POSES, NUM_MARKS = 20, 40
+KEYFRAMES, READINGS, NUM_POINTS, NUM_SEEN = 10, 40, 2400, 160
+RATE_HZ, TURN = 200.0, 0.4
+GRAVITY = np.array([0.0, 0.0, -9.81])
 MOVED_SIGMA, SEEN_SIGMA = np.array([0.02, 0.05, 0.05]), np.array([0.03, 0.08])
 
 
 class Mark(sf.V2):
     """A landmark in a plane."""
+
+
+class Point(sf.V3):
+    """A landmark in space."""
+
+
+class Bias(sf.V6):
+    """Bias of gyroscope and accelerometer."""
+
+
+@caspar.factor
+def pixel(
+    state: Annotated[caspar.factors.NavState, caspar.TunableShared],
+    point: Annotated[Point, caspar.TunableShared],
+    seen: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """A camera that looks along -y of the body; sigma is half a pixel of 500 a radian."""
+    x, y, z = state.pose.inverse() * point
+    return 1000 * (sf.V2(x / -y, z / -y) - seen)
 
 
 @dataclass(frozen=True)
@@ -222,6 +246,98 @@ def window(num_steps: int) -> list[Times]:
     return [Times(f"caspar, window of {WINDOW_POSES} planar poses", np.array(times), note)]
 
 
+def flight(count: int) -> tuple[Rows, Rows, Rows]:
+    """A circle that waves: times, true states (qx qy qz qw, position, velocity), readings."""
+    times = np.arange(count) / RATE_HZ
+    angle = TURN * times
+    up, over = np.sin(3.0 * angle), 3.0 * TURN * np.cos(3.0 * angle)
+    turned = Rotation.from_rotvec(np.outer(angle + np.pi / 2, [0.0, 0.0, 1.0]))
+    place = np.stack([5.0 * np.cos(angle), 5.0 * np.sin(angle), up], axis=1)
+    velocity = np.stack([-5.0 * TURN * np.sin(angle), 5.0 * TURN * np.cos(angle), over], axis=1)
+    accel = np.stack(
+        [-TURN * velocity[:, 1], TURN * velocity[:, 0], -9.0 * TURN * TURN * up], axis=1
+    )
+    force = turned.inv().apply(accel - GRAVITY)
+    gyro = np.tile([0.0, 0.0, TURN], (count, 1))
+    states = np.concatenate([turned.as_quat(), place, velocity], axis=1)
+    return times, states, np.concatenate([gyro, force], axis=1)
+
+
+def inertial(num_steps: int) -> list[Times]:
+    """A body that keeps its last keyframes and what they see."""
+    rng = np.random.default_rng(0)
+    sensor = caspar.factors.ImuNoise(1e-3, 1e-2)
+    times, states, readings = flight(num_steps * READINGS + 1)
+    readings = readings + rng.normal(size=readings.shape) * np.repeat([0.014, 0.14], 3)
+    moved_by = caspar.factors.preintegrate(
+        times, readings[:, :3], readings[:, 3:], times[::READINGS], sensor
+    ).arrays()
+    states = states[::READINGS]
+    around = rng.uniform(0.0, 2.0 * np.pi, NUM_POINTS)
+    far, high = rng.uniform(9.0, 14.0, NUM_POINTS), rng.uniform(-3.0, 3.0, NUM_POINTS)
+    points = np.stack([far * np.cos(around), far * np.sin(around), high], axis=1)
+    state_type, each = caspar.factors.NavState, {"sigma": caspar.ConstSequential}
+    imu = caspar.factors.imu(state_type, Bias, noise="sqrt_information", name="imu")
+    drift = caspar.factors.between(Bias, name="drift", markers=each)
+    begin = caspar.factors.prior(state_type, name="begin", markers=each)
+    unbiased = caspar.factors.prior(Bias, name="unbiased", markers=each)
+    factors = [pixel, imu, drift, begin, unbiased]
+    problem = caspar.Problem(factors, backend="cpu", precision="float64")
+    first = problem.add_nodes("NavState", states[:1])
+    biases = problem.add_nodes("Bias", np.zeros((1, 6))).tolist()
+    problem.add_factors("begin", {"value": first, "expected": states[:1], "sigma": [[0.01] * 9]})
+    problem.add_factors(
+        "unbiased", {"value": biases, "expected": np.zeros((1, 6)), "sigma": [[0.02] * 6]}
+    )
+    frames, steps_ms, errors, num_kept = first.tolist(), [], [], []
+    known: dict[int, int] = {}  # ids of the landmarks in the window
+    seen: list[list[int]] = [[]]  # by each keyframe
+    for step in range(1, len(states)):
+        turned = Rotation.from_quat(states[step, :4])
+        local = turned.inv().apply(points - states[step, 4:7])
+        ahead = (local[:, 1] < -1.0) & (np.abs(local[:, 0] / local[:, 1]) < 0.8)
+        # those that are known are followed
+        inside: list[int] = sorted(
+            np.flatnonzero(ahead).tolist(), key=lambda one: one not in known
+        )[:NUM_SEEN]
+        pixels = local[inside][:, [0, 2]] / -local[inside][:, 1:2]
+        pixels = pixels + 1e-3 * rng.normal(size=pixels.shape)
+        seen.append(inside)
+        new = [one for one in inside if one not in known]
+        guess = states[step] + np.repeat([0.0, 0.05], [4, 6]) * rng.normal(size=10)
+        start_s = time.process_time()
+        frames += problem.add_nodes("NavState", guess[None]).tolist()
+        biases += problem.add_nodes("Bias", problem.values_of("Bias", biases[-1:])).tolist()
+        near = points[new] + 0.1 * rng.normal(size=(len(new), 3))
+        known |= dict(zip(new, problem.add_nodes("Point", near).tolist(), strict=True))
+        ends = {"start": frames[-2:-1], "end": frames[-1:], "bias": biases[-2:-1]}
+        own = {name: array[step - 1 : step] for name, array in moved_by.items()}
+        problem.add_factors("imu", {**ends, **own, "gravity": GRAVITY})
+        beside = {"a": biases[-2:-1], "b": biases[-1:], "a_from_b": np.zeros((1, 6))}
+        problem.add_factors("drift", {**beside, "sigma": [[1e-3] * 6]})
+        sights = {"state": frames[-1:] * len(inside), "point": [known[one] for one in inside]}
+        problem.add_factors("pixel", {**sights, "seen": pixels})
+        problem.update(max_iterations=MAX_STEPS, cost_tolerance=TOLERANCE)
+        covariance = problem.covariance({"NavState": frames[-1:]})["NavState"][0]
+        if len(frames) > KEYFRAMES:
+            # with all landmarks that it sees: what they knew is left to the other keyframes
+            points_gone = [known.pop(one) for one in seen.pop(0)]
+            gone = {"NavState": frames[:1], "Bias": biases[:1], "Point": points_gone}
+            num_kept.append(len(known) + len(points_gone))
+            problem.marginalize(gone)
+            frames, biases = frames[1:], biases[1:]
+            # one that is seen again is another one
+            seen = [[one for one in ones if one in known] for ones in seen]
+        (last,) = problem.values_of("NavState", frames[-1:])
+        steps_ms.append(1e3 * (time.process_time() - start_s))
+        errors.append((last[4:7] - states[step, 4:7]) / np.sqrt(covariance.diagonal()[3:6]))
+    root = np.sqrt(np.mean(np.square(errors)))
+    note = (
+        f"{np.mean(num_kept):.0f} landmarks; errors of the position {root:.2f} standard deviations"
+    )
+    return [Times(f"caspar, window of {KEYFRAMES} inertial keyframes", np.array(steps_ms), note)]
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live")
@@ -235,6 +351,7 @@ def main() -> None:
         warnings.simplefilter("ignore", UserWarning)
         graph = caspar.io.read_g2o(chosen.graph)
         found = [*growing(graph, chosen.looks), *isam2(graph), *window(chosen.steps)]
+        found += inertial(chosen.steps // 4)
     lines = [
         "# Live problems",
         "",

@@ -58,7 +58,7 @@ PARTS = {
     "bundle_adjustment": "frontend",
     "cameras": "errors",
     "factors": "errors frontend cameras",
-    "live": "errors options memory frontend equations runtime tracing solver factors",
+    "live": "errors options memory frontend equations codegen runtime tracing solver factors",
     "loss": "frontend",
     "report": "solver",
     "distributed": "runtime solver",

@@ -2,6 +2,6 @@
 
 Input: node values and factor arguments, which are named by ids. Output: values after each update.
 `tables` keep what was added, `linearization` evaluates it in compiled kernels on the processor,
-`kept_factorization` solves for steps without factorising anew, `gaussian` takes nodes out and
+`block_factorization` solves for steps, `gaussian` takes nodes out and
 keeps what they knew, and `problem` is what users see.
 """

@@ -72,43 +72,74 @@ def eliminated(
     columns = np.concatenate([*taken, kept])
     place = np.zeros(int(columns.max(initial=-1)) + 1, np.int64)
     place[columns] = np.arange(len(columns))
-    rows = np.zeros((sum(group.residual.size for group in groups), len(columns) + 1))
-    first = 0
+    node = np.repeat(np.arange(len(taken) + 1), [*map(len, taken), len(kept)])
+    # by the first node that goes among those that a block depends on; the last list: by none
+    blocks: list[list[_Block]] = [[] for _ in range(len(taken) + 1)]
     for group in groups:
-        count, height, _ = group.entries.shape
-        block = np.zeros((count, height, len(columns) + 1))
-        # a block may depend on an unknown twice
-        chosen = np.broadcast_to(place[group.columns][:, None, :], group.entries.shape)
-        block_index, row_index = np.ogrid[:count, :height]
-        np.add.at(block, (block_index[..., None], row_index[..., None], chosen), group.entries)
-        block[:, :, -1] = group.residual
-        rows[first : first + count * height] = block.reshape(count * height, -1)
-        first += count * height
+        places = place[group.columns]
+        rows = np.concatenate([group.entries, group.residual[:, :, None]], axis=2)
+        for index, nodes in enumerate(node[places].tolist()):
+            blocks[min(nodes)].append(_Block(places[index], rows[index]))
     start = 0
-    for unknowns in taken:
-        rows = _without(rows, slice(start, start + len(unknowns)))
+    for number, unknowns in enumerate(taken):
         start += len(unknowns)
-    rows = rows[:, start:]
-    if len(rows) > len(kept):
-        # as few rows with the same normal matrix; the last one has no unknown
-        rows = np.asarray(np.linalg.qr(rows, mode="r"))
-    left = rows[len(kept) :, -1]
-    rows = rows[: len(kept)]
-    return rows[:, :-1].copy(), rows[:, -1].copy(), 0.5 * float(left @ left)
+        if len(blocks[number]) > 0:
+            block = _without(_stacked(blocks[number]), start)
+            blocks[int(node[block.columns].min(initial=len(taken)))].append(block)
+    left = blocks[-1]
+    rows = np.zeros((sum(len(block.rows) for block in left), len(kept) + 1))
+    if len(left) > 0:
+        block = _stacked(left)
+        rows[:, np.append(block.columns - start, len(kept))] = block.rows
+    rows = _compressed(rows)
+    above, below = rows[: len(kept)], rows[len(kept) :, -1]
+    return above[:, :-1].copy(), above[:, -1].copy(), 0.5 * float(below @ below)
 
 
-def _without(rows: Rows, own: slice) -> Rows:
-    """The rows after the unknowns of some columns were minimised over."""
-    is_touched = rows[:, own].any(axis=1)
-    touched = rows[is_touched]
-    if len(touched) == 0:
-        return rows
-    # other columns than those that these rows depend on stay zero
-    used = np.flatnonzero(touched.any(axis=0))
-    rotation, triangle, _ = qr(touched[:, own], pivoting=True, mode="full")
+@dataclass(frozen=True)
+class _Block:
+    """Rows that depend on few unknowns.
+
+    Attributes:
+        columns: (k,) the unknowns.
+        rows: (m, k + 1) derivatives, and the residual.
+    """
+
+    columns: NDArray[np.int64]
+    rows: Rows
+
+
+def _stacked(blocks: Sequence[_Block]) -> _Block:
+    """All rows of some blocks, with columns that ascend."""
+    columns, places = np.unique(
+        np.concatenate([block.columns for block in blocks]), return_inverse=True
+    )
+    rows = np.zeros((sum(len(block.rows) for block in blocks), len(columns) + 1))
+    first = passed = 0
+    for block in blocks:
+        part = rows[first : first + len(block.rows)]
+        own = places[passed : passed + len(block.columns)]
+        part[:, -1] = block.rows[:, -1]
+        if len(set(own.tolist())) == len(own):
+            part[:, own] = block.rows[:, :-1]
+        else:  # a factor that names a node twice
+            for place, column in zip(own, block.rows[:, :-1].T, strict=True):
+                part[:, place] += column
+        first += len(part)
+        passed += len(own)
+    return _Block(columns, rows)
+
+
+def _compressed(rows: Rows) -> Rows:
+    """As few rows with the same normal matrix."""
+    return rows if len(rows) <= rows.shape[1] else np.asarray(np.linalg.qr(rows, mode="r"))
+
+
+def _without(block: _Block, first: int) -> _Block:
+    """The rows after the unknowns before one, all of a node that goes, were minimised over."""
+    count = int(np.searchsorted(block.columns, first))
+    rows = _compressed(block.rows)
+    rotation, triangle, _ = qr(rows[:, :count], pivoting=True, mode="full", check_finite=False)
     pivots = np.abs(triangle.diagonal())
     rank = int((pivots > NO_PIVOT * pivots.max(initial=0.0)).sum())
-    rest = np.zeros((len(touched) - rank, rows.shape[1]))
-    rest[:, used] = rotation[:, rank:].T @ touched[:, used]
-    rest[:, own] = 0.0
-    return np.concatenate([rows[~is_touched], rest])
+    return _Block(block.columns[count:], rotation[:, rank:].T @ rows[:, count:])

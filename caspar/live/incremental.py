@@ -1,9 +1,8 @@
-"""Gauss-Newton steps of a live problem, with the factorisation of earlier steps where that does.
+"""Gauss-Newton steps of a live problem.
 
-Gradients and costs are always those of the current values. The normal matrix may have been
-linearised at earlier values. A step with it still lowers the cost as long as it resembles the
-current matrix; its gain, the actual over the promised decrease, shows whether it does. Cost tier:
-an evaluation and one or two sparse solves for each step, a factorisation now and then.
+Every step is linearised at the current values and has a factorisation of its own; the last one also
+tells whether another step would gain anything. Cost tier: an evaluation, a factorisation and two
+sparse solves for each step; an update to which no step promises anything solves nothing.
 """
 
 import math
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import OptionError, RankDeficiencyError
+from caspar.live.block_factorization import MAX_BLOCK, BlockFactorization
 from caspar.live.gaussians import Gaussians
-from caspar.live.kept_factorization import KeptFactorization
-from caspar.live.linearization import Linearizer, RowGroup, gradient
+from caspar.live.linearization import Linearizer, RowGroup
 from caspar.live.tables import FactorTable, Flags, NodeTable, Rows
 from caspar.options import LinearSolverChoice, Precision, SolveOptions
 from caspar.runtime.backend import Backend
@@ -101,8 +100,9 @@ class Evaluated:
 
     @property
     def rows(self) -> list[RowGroup]:
-        """All rows."""
-        return [*(group for _, _, group in self.parts), *self.gaussians.values()]
+        """All rows, those of a factor one after the other, however many parts it has."""
+        parts = sorted(self.parts, key=lambda part: part[0])
+        return [*(group for _, _, group in parts), *self.gaussians.values()]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -129,21 +129,6 @@ class Evaluated:
         for name, costs, _ in self.parts:
             found[name] = found.get(name, 0.0) + float(costs.sum())
         return found
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step that may be tried.
-
-    Attributes:
-        direction: (num_unknowns,) all of it.
-        promised: The decrease of the cost by the linear model.
-        is_anew: Whether the matrix is of the current values.
-    """
-
-    direction: Rows
-    promised: float
-    is_anew: bool
 
 
 class Incremental:
@@ -173,21 +158,27 @@ class Incremental:
         self.num_unknowns = 0
         self.records: list[IterationRecord] = []
         self._at: Evaluated | None = None
-        self._promised, self._least_damping = math.inf, 0.0
-        self._kept: KeptFactorization | None = None
-        self._known: dict[str, int] = {}
-        self._damping, self._num_anew = 0.0, 0
+        self._promised, self._damping, self._least_damping = math.inf, 0.0, 0.0
+        dim = math.gcd(*(table.dim for table in nodes.values()))
+        sizes = range(min(dim, MAX_BLOCK), 0, -1)
+        self._block_size = next((size for size in sizes if dim % size == 0), 1)
+        self._factorization = BlockFactorization(self._block_size)
+        self._num_factorizations = 0
 
     def forget(self) -> None:
         """Rows were removed or written, or nodes are held: begin anew."""
-        self._kept = self._at = None
+        self._at = None
         self._promised, self._least_damping = math.inf, 0.0
         self._linearizer.forget()
-        first = 0
+        first, size = 0, self._block_size
+        kept = [np.zeros(0, np.int64)]
         for table in self._nodes.values():
-            table.unknowns.column[...] = first + table.dim * np.arange(table.count)
+            firsts = table.unknowns.column
+            kept.append((firsts[:, None] // size + np.arange(table.dim // size)).ravel())
+            firsts[...] = first + table.dim * np.arange(table.count)
             first += table.dim * table.count
         self.num_unknowns = first
+        self._factorization.keep(np.concatenate(kept))
 
     # -- evaluation ----------------------------------------------------------------------------
 
@@ -213,18 +204,10 @@ class Incremental:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def run(
-        self, max_iterations: int, tolerance: float, *, begins_anew: bool = False
-    ) -> UpdateResult:
-        """Take steps until none promises more than the tolerance, relative to the cost.
-
-        Args:
-            max_iterations: Steps that are tried at most.
-            tolerance: Relative to the cost.
-            begins_anew: Whether the first step too has a matrix of the current values.
-        """
+    def run(self, max_iterations: int, tolerance: float) -> UpdateResult:
+        """Take steps until none promises more than the tolerance, relative to the cost."""
         self.records = []
-        return self.alone(lambda: self._run(max_iterations, tolerance, begins_anew=begins_anew))
+        return self.alone(lambda: self._run(max_iterations, tolerance))
 
     def solve(self, options: SolveOptions, named: Collection[str]) -> SolveResult:
         """Steps until rounding ends them, each with a matrix of its own.
@@ -245,7 +228,7 @@ class Incremental:
         most = 100 if options.max_iterations is None else options.max_iterations
         tolerance = 1e-13 if options.cost_tolerance is None else options.cost_tolerance
         initial_cost = self.current().cost
-        found = self.run(most, tolerance, begins_anew=True)
+        found = self.run(most, tolerance)
         evaluated, tables = self.current(), self._nodes.values()
         return SolveResult(
             status=found.status,
@@ -287,11 +270,11 @@ class Incremental:
             raise
         return found[0]
 
-    def _run(self, max_iterations: int, tolerance: float, *, begins_anew: bool) -> UpdateResult:
+    def _run(self, max_iterations: int, tolerance: float) -> UpdateResult:
         start_s = time.perf_counter()
         cost_before = math.nan if self._at is None else self._at.cost
         evaluated = self.current()
-        cost, self._num_anew = evaluated.cost, 0
+        cost, self._num_factorizations = evaluated.cost, 0
         # rows that came can lower the cost by no more than what they add to it
         promised = self._promised + cost - cost_before
         if not math.isfinite(cost):
@@ -299,14 +282,12 @@ class Incremental:
         elif promised <= tolerance * cost:
             status = SolveStatus.CONVERGED_COST
         else:
-            if begins_anew:
-                self._kept = None
             status, promised = self._iterate(evaluated, max_iterations, tolerance, start_s)
         if status is SolveStatus.DAMPING_LIMIT:
             # the next run tries steps without damping again
-            self._kept, self._damping, self._least_damping = None, 0.0, 0.0
+            self._damping = self._least_damping = 0.0
         self._promised = promised
-        num_nodes = self._num_anew * sum(table.count for table in self._nodes.values())
+        num_nodes = self._num_factorizations * sum(table.count for table in self._nodes.values())
         elapsed_s = time.perf_counter() - start_s
         num_steps = len(self.records)
         return UpdateResult(self.current().cost, status, num_steps, num_nodes, elapsed_s, promised)
@@ -315,64 +296,86 @@ class Incremental:
         self, evaluated: Evaluated, max_iterations: int, tolerance: float, start_s: float
     ) -> tuple[SolveStatus, float]:
         """Take steps; how that ended, and what the next one promises."""
+        factorization = self._factorization
+        factorization.linearize(evaluated.rows, self.num_unknowns)
+        self._factorize()
+        is_current = True
         while True:
-            step = self._next_step(evaluated)
-            if step is None:
-                if not self._retries(is_anew=True):
+            step = self._step(evaluated)
+            if step is None and is_current:
+                if not self._damp():
                     return SolveStatus.DAMPING_LIMIT, math.nan
                 # with less the matrix is singular again
                 self._least_damping = self._damping
-                continue
-            if step.promised <= max(tolerance * evaluated.cost, self._rounding(evaluated)):
-                if self._damping <= self._least_damping:
-                    return SolveStatus.CONVERGED_COST, step.promised
-                self._damping, self._kept = 0.0, None
-                continue
-            if len(self.records) >= max_iterations:
-                return SolveStatus.ITERATION_LIMIT, step.promised
-            if len(self.records) > 0 and not step.is_anew:
-                # a second step by an old matrix rarely helps
-                self._kept = None
-                continue
-            damping = self._damping
-            gain, moved, candidate = self._tried(step, evaluated)
-            self._note(evaluated.cost, candidate.cost, damping, gain, start_s)
-            if gain >= MIN_GAIN:
-                for name, rows in moved.items():
-                    self._nodes[name].values.rows[...] = rows
-                evaluated = self._at = candidate
-                relieved = self._damping / DAMPING_GROWTH
-                self._damping = relieved if relieved >= FIRST_DAMPING else 0.0
-            elif not self._retries(is_anew=step.is_anew):
-                return SolveStatus.DAMPING_LIMIT, step.promised
+            elif step is not None:
+                direction, promised = step
+                if promised <= max(tolerance * evaluated.cost, self._rounding(evaluated)):
+                    if self._damping <= self._least_damping:
+                        return SolveStatus.CONVERGED_COST, promised
+                    self._damping = 0.0
+                elif len(self.records) >= max_iterations:
+                    return SolveStatus.ITERATION_LIMIT, promised
+                elif is_current:
+                    damping = self._damping
+                    gain, moved, candidate = self._tried(direction, promised, evaluated)
+                    self._note(evaluated.cost, candidate.cost, damping, gain, start_s)
+                    if gain >= MIN_GAIN:
+                        for name, rows in moved.items():
+                            self._nodes[name].values.rows[...] = rows
+                        evaluated = self._at = candidate
+                        relieved = self._damping / DAMPING_GROWTH
+                        self._damping = relieved if relieved >= FIRST_DAMPING else 0.0
+                        factorization.linearize(evaluated.rows, self.num_unknowns)
+                        # what the former matrix says of the next step is enough to end by
+                        is_current = False
+                        continue
+                    if not self._damp():
+                        return SolveStatus.DAMPING_LIMIT, promised
+            self._factorize()
+            is_current = True
 
-    def _next_step(self, evaluated: Evaluated) -> "_Step | None":
-        """The step of the matrix that is kept, or made now; None: it is singular."""
-        is_anew = self._prepare(evaluated)
-        right = -gradient(evaluated.rows, self.num_unknowns)
-        direction = None if self._kept is None else self._kept.solve(right)
-        if direction is not None:
-            promised = 0.5 * float(right @ direction)
-            # linearised residuals have no more to lose, unless the matrix is singular to rounding
-            most = 0.5 * sum(float((group.residual**2).sum()) for group in evaluated.rows)
-            if 0.0 <= promised <= (1.0 + MODEL_ROUNDING) * most:
-                return _Step(direction, promised, is_anew)
-        if is_anew:
+    def _factorize(self) -> None:
+        """Factorise the matrix that was linearised last, with as much damping as it needs."""
+        damping = max(self._damping, self._least_damping, LEAST_DAMPING)
+        self._factorization.factorize(damping * self._sizes())
+        self._num_factorizations += 1
+
+    def _sizes(self) -> Rows:
+        """(num_unknowns,) the squared derivatives by each, or by another of its node in its unit.
+
+        The largest one of a unit, so that a point with one sight moves across the ray, and not
+        along it, whatever axes it has.
+        """
+        sizes = self._factorization.squares.copy()
+        for table in self._nodes.values():
+            for part in table.node.tangent_parts:
+                unknowns = table.unknowns.column[:, None] + np.array(part)
+                sizes[unknowns] = sizes[unknowns].max(axis=1, keepdims=True)
+        return np.where(sizes > 0.0, sizes, 1.0)
+
+    def _step(self, evaluated: Evaluated) -> tuple[Rows, float] | None:
+        """The step by the last factorisation, and what it promises; None: it is none."""
+        factorization = self._factorization
+        if not factorization.is_definite:
             return None
-        self._kept = None
-        return self._next_step(evaluated)
+        direction = factorization.solve(-factorization.gradient)
+        promised = -0.5 * float(factorization.gradient @ direction)
+        # linearised residuals have no more to lose, unless the matrix is singular to rounding
+        most = 0.5 * sum(float((group.residual**2).sum()) for group in evaluated.rows)
+        is_sound = 0.0 <= promised <= (1.0 + MODEL_ROUNDING) * most
+        return (direction, promised) if is_sound else None
 
     def _tried(
-        self, step: "_Step", evaluated: Evaluated
+        self, direction: Rows, promised: float, evaluated: Evaluated
     ) -> tuple[float, Mapping[str, Rows], Evaluated]:
         """Go along a step, by less if all of it does not lower the cost: gain, values, costs."""
         length = 1.0
         while True:
-            moved = self._linearizer.moved(length * step.direction)
+            moved = self._linearizer.moved(length * direction)
             candidate = self.evaluate(moved)
-            expected = (2.0 - length) * length * step.promised
+            expected = (2.0 - length) * length * promised
             gain = (evaluated.cost - candidate.cost) / expected
-            if gain >= MIN_GAIN or not step.is_anew or length < MIN_LENGTH:
+            if gain >= MIN_GAIN or length < MIN_LENGTH:
                 return gain, moved, candidate
             length *= 0.5
 
@@ -385,11 +388,9 @@ class Incremental:
         squares = sum(float((one.entries**2).sum()) for one in evaluated.rows)
         return (float(np.finfo(np.float64).eps) * largest) ** 2 * squares
 
-    def _retries(self, *, is_anew: bool) -> bool:
-        """After a step that does not help: linearise anew, or with more damping."""
-        self._kept = None
-        if is_anew:
-            self._damping = max(DAMPING_GROWTH * self._damping, FIRST_DAMPING)
+    def _damp(self) -> bool:
+        """After a step that does not help: more damping; False: there is too much."""
+        self._damping = max(DAMPING_GROWTH * self._damping, FIRST_DAMPING)
         return self._damping <= MAX_DAMPING
 
     def _note(
@@ -411,43 +412,27 @@ class Incremental:
             )
         )
 
-    def _prepare(self, evaluated: Evaluated) -> bool:
-        """Have a factorisation of all rows; whether it is of the current values."""
-        kept = self._kept
-        if kept is None or kept.is_too_small(self.num_unknowns):
-            damping = max(self._damping, self._least_damping)
-            made = KeptFactorization(evaluated.rows, self.num_unknowns, damping)
-            if not made.is_definite and damping < LEAST_DAMPING:
-                self._least_damping = LEAST_DAMPING
-                made = KeptFactorization(evaluated.rows, self.num_unknowns, LEAST_DAMPING)
-            self._known = evaluated.counts
-            self._kept = made if made.is_definite else None
-            self._num_anew += 1
-            return True
-        rows = _behind(evaluated, self._known)
-        if len(rows) > 0 or kept.num_unknowns < self.num_unknowns:
-            kept.append(rows, self.num_unknowns)
-            self._known = evaluated.counts
-        return False
-
     def covariances(self, chosen: Mapping[str, NDArray[np.int64]]) -> dict[str, Rows]:
         """By node type (k, dim, dim) blocks of the inverse of J^T J, for nodes by their places.
 
         Raises:
             RankDeficiencyError: A node that is asked for is free in some direction.
         """
-        groups = self.current().rows
-        kept = KeptFactorization(groups, self.num_unknowns)
-        is_singular = not kept.is_definite
+        factorization = self._factorization
+        factorization.linearize(self.current().rows, self.num_unknowns)
+        sizes = self._sizes()
+        factorization.factorize()
+        is_singular = not factorization.is_definite
         if is_singular:
-            kept = KeptFactorization(groups, self.num_unknowns, LEAST_DAMPING)
+            factorization.factorize(LEAST_DAMPING * sizes)
         found = {}
         for name, places in chosen.items():
             table = self._nodes[name]
             unknowns = table.unknowns.column[places, None] + np.arange(table.dim)
-            rows = kept.columns(unknowns.ravel()).reshape(len(places), table.dim, -1)
+            rows = factorization.inverse_rows(unknowns.ravel())
+            rows = rows.reshape(len(places), table.dim, -1)
             blocks = np.take_along_axis(rows, unknowns[:, None, :], axis=2)
-            scaled = blocks.diagonal(axis1=1, axis2=2) / kept.scales[unknowns] ** 2
+            scaled = blocks.diagonal(axis1=1, axis2=2) * sizes[unknowns]
             moves = table.free.rows[places]
             is_free = (moves > 0.0) & ~(scaled < MAX_VARIANCE)
             if is_singular and is_free.any():
@@ -459,15 +444,3 @@ class Incremental:
                 )
             found[name] = blocks * moves[:, :, None] * moves[:, None, :]
         return found
-
-
-def _behind(evaluated: Evaluated, known: Mapping[str, int]) -> list[RowGroup]:
-    """The rows of the instances of each factor behind some number."""
-    found, passed = [], dict[str, int]()
-    for name, costs, group in evaluated.parts:
-        first = passed.get(name, 0)
-        passed[name] = first + len(costs)
-        skipped = known.get(name, 0) - first
-        if skipped < len(costs):
-            found.append(group.chosen(slice(max(skipped, 0), None)))
-    return found

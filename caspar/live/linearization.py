@@ -5,14 +5,13 @@ to it again only if one of them grows. Cost tier: kernels once for a problem, an
 each step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from caspar.equations.factor_kernels import derivative_kernel
 from caspar.equations.node_kernels import move_kernel
@@ -56,23 +55,6 @@ class RowGroup:
     def chosen(self, blocks: Any) -> "RowGroup":
         """Some of the blocks: a slice, or (m,) flags."""
         return RowGroup(self.residual[blocks], self.columns[blocks], self.entries[blocks])
-
-    def matrix(self, num_unknowns: int) -> csr_array:
-        """(m rows, num_unknowns) the Jacobian as a sparse matrix."""
-        count, rows, width = self.entries.shape
-        columns = np.repeat(self.columns, rows, axis=0).ravel()
-        starts = np.arange(0, count * rows * width + 1, max(width, 1))
-        shape = (count * rows, num_unknowns)
-        return csr_array((self.entries.ravel(), columns, starts[: count * rows + 1]), shape=shape)
-
-
-def gradient(groups: Sequence[RowGroup], num_unknowns: int) -> Rows:
-    """(num_unknowns,) J^T r."""
-    total = np.zeros(num_unknowns)
-    for group in groups:
-        products = np.matmul(group.residual[:, None, :], group.entries)[:, 0, :]
-        total += np.bincount(group.columns.ravel(), products.ravel(), minlength=num_unknowns)
-    return total
 
 
 class _BoundFactor:

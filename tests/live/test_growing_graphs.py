@@ -9,10 +9,10 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
-from caspar.live import kept_factorization
+from caspar.live import block_factorization
+from caspar.live.block_factorization import BlockFactorization
 from caspar.live.gaussian import eliminated
-from caspar.live.kept_factorization import KeptFactorization
-from caspar.live.linearization import RowGroup, gradient
+from caspar.live.linearization import RowGroup
 
 Rows = NDArray[np.float64]
 
@@ -46,34 +46,66 @@ def _groups(rng: np.random.Generator, count: int, first: int, last: int) -> RowG
     return RowGroup(rng.normal(size=(count, 3)), columns, rng.normal(size=(count, 3, 4)))
 
 
-@pytest.mark.parametrize("num_base", [20, 400])
-def test_appended_rows_are_those_of_a_factorisation_of_all(num_base: int) -> None:
-    """By the dense factorisation, and by the sparse one."""
-    rng = np.random.default_rng(num_base)
-    size = num_base + 9
-    base = [_groups(rng, 3 * num_base, 0, num_base)]
-    kept = KeptFactorization(base, num_base)
-    first, second = _groups(rng, 4, 0, num_base + 5), _groups(rng, 6, num_base - 5, size)
-    alone = _groups(rng, 20, num_base, size)
-    kept.append([first], num_base + 5)
-    kept.append([second, alone], size)
-    groups = [*base, first, second, alone]
-    dense = np.concatenate([group.matrix(size).toarray() for group in groups])
-    rhs = rng.normal(size=size)
-    found = kept.solve(rhs)
-    assert found is not None
-    assert_allclose(found, np.linalg.solve(dense.T @ dense, rhs), rtol=1e-9, atol=1e-12)
-    residual = np.concatenate([group.residual.ravel() for group in groups])
-    assert_allclose(gradient(groups, size), dense.T @ residual, atol=1e-10)
+def _dense(groups: list[RowGroup], num_unknowns: int) -> Rows:
+    """The Jacobian; a block of rows may name an unknown twice."""
+    parts = []
+    for group in groups:
+        found = np.zeros((*group.residual.shape, num_unknowns))
+        for column in range(group.columns.shape[1]):
+            block, row = np.indices(group.residual.shape)
+            found[block, row, group.columns[:, column, None]] += group.entries[:, :, column]
+        parts.append(found.reshape(-1, num_unknowns))
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_blocks_are_solved_as_a_dense_matrix(size: int) -> None:
+    """While unknowns come, in the order that was found and in others, and after rows are gone."""
+    rng = np.random.default_rng(size)
+    factorization = BlockFactorization(size)
+
+    def rows(count: int, first: int, last: int) -> RowGroup:
+        group = _groups(rng, count, first, last)
+        columns = (group.columns[:, :, None] * size + np.arange(size)).reshape(count, -1)
+        return RowGroup(group.residual, columns, rng.normal(size=(count, 3, 4 * size)))
+
+    groups: list[RowGroup] = []
+    for step in range(12):
+        num_unknowns = (20 + 5 * step if step < 11 else 30) * size
+        new = rows(20, 5 * min(step, 4), num_unknowns // size)
+        groups = [*groups, rows(20 * size, 0, num_unknowns // size), new] if step < 11 else [new]
+        added = rng.uniform(0.0, 1e-2, num_unknowns) * (step % 3)
+        factorization.linearize(groups, num_unknowns)
+        factorization.factorize(added)
+        dense = _dense(groups, num_unknowns)
+        normal = dense.T @ dense
+        diagonal = normal.diagonal().copy()
+        squares = np.zeros(num_unknowns)
+        for group in groups:
+            np.add.at(squares, group.columns, (group.entries**2).sum(axis=1))
+        assert_allclose(factorization.squares, squares, atol=1e-12)
+        residual = np.concatenate([group.residual.ravel() for group in groups])
+        assert_allclose(factorization.gradient, dense.T @ residual, atol=1e-10)
+        np.fill_diagonal(normal, np.where(diagonal > 0.0, diagonal + added, 1.0))
+        rhs = rng.normal(size=num_unknowns)
+        wanted = np.linalg.solve(normal, rhs)
+        assert factorization.is_definite
+        assert_allclose(factorization.solve(rhs), wanted, rtol=1e-8, atol=1e-10)
+        chosen = np.array([3, num_unknowns - 1])
+        wanted = np.linalg.inv(normal)[chosen]
+        assert_allclose(factorization.inverse_rows(chosen), wanted, rtol=1e-8, atol=1e-10)
 
 
 def test_a_singular_matrix_is_seen() -> None:
     rng = np.random.default_rng(0)
     group = _groups(rng, 40, 0, 20)
     entries = group.entries - group.entries.mean(axis=2, keepdims=True)
-    singular = RowGroup(group.residual, group.columns, entries)
-    assert not KeptFactorization([singular], 20).is_definite
-    assert KeptFactorization([singular], 20, damping=1e-6).is_definite
+    factorization = BlockFactorization(1)
+    factorization.linearize([RowGroup(group.residual, group.columns, entries)], 20)
+    factorization.factorize()
+    assert not factorization.is_definite
+    factorization.factorize(1e-6)
+    assert factorization.is_definite
 
 
 def test_elimination_keeps_minimum_and_curvature() -> None:
@@ -85,7 +117,7 @@ def test_elimination_keeps_minimum_and_curvature() -> None:
     taken.append(np.array([16]))
     kept = np.arange(7, 16)
     rows, residual, constant = eliminated(groups, taken, kept)
-    dense = np.concatenate([group.matrix(17).toarray() for group in groups])
+    dense = _dense(groups, 17)
     given = np.concatenate([group.residual.ravel() for group in groups])
     gone = np.concatenate(taken)
     projector = np.eye(len(dense)) - dense[:, gone] @ np.linalg.pinv(dense[:, gone])
@@ -251,7 +283,7 @@ def test_a_matrix_that_needs_damping_ends_an_update(monkeypatch: pytest.MonkeyPa
     problem.remove_factors("start", problem.handles("start"))
     first = problem.ids("Pose2")[:1]
     problem.set_values("Pose2", first, _pose2(0.3, 0.2, 0.1))
-    monkeypatch.setattr(kept_factorization, "NO_PIVOT", 1e-9)
+    monkeypatch.setattr(block_factorization, "NO_PIVOT", 1e-9)
     result = problem.update(max_iterations=50, cost_tolerance=1e-10)
     assert result.status is caspar.SolveStatus.CONVERGED_COST
     # also if there is nothing to gain from the start
@@ -270,7 +302,7 @@ def test_an_update_that_finds_no_step_leaves_the_next_one_free(
     first = problem.ids("Pose2")[:1]
     problem.set_values("Pose2", first, _pose2(0.3, 0.2, 0.1))
     before = problem.values["Pose2"]
-    monkeypatch.setattr(kept_factorization, "NO_PIVOT", 1e99)
+    monkeypatch.setattr(block_factorization, "NO_PIVOT", 1e99)
     assert problem.update().status is caspar.SolveStatus.DAMPING_LIMIT
     assert_allclose(problem.values["Pose2"], before, rtol=0.0)
     monkeypatch.undo()
@@ -285,3 +317,17 @@ def test_nodes_without_neighbours_leave_nothing() -> None:
     assert problem.marginalize("Pose2", ids) is None
     assert len(problem.ids("Pose2")) == len(problem.handles("start")) == 0
     assert problem.update().cost == 0.0
+
+
+def test_a_point_with_one_sight_moves_across_its_ray() -> None:
+    """Not along it, which costs nothing, even if the ray is nearly along an axis."""
+    problem = caspar.Problem([sight, begin], backend="cpu", precision="float64")
+    pose = np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
+    ids = problem.add_nodes("Pose3", pose)
+    problem.add_factors("begin", {"value": ids, "expected": pose, "sigma": [1e-3] * 6})
+    start = np.array([[0.05, 0.01, 8.0]])
+    mark = problem.add_nodes("Mark", start)
+    problem.add_factors("sight", {"pose": ids, "mark": mark, "pixel": [[0.01, -0.002]]})
+    result = problem.update(max_iterations=20, cost_tolerance=1e-12)
+    assert result.cost < 1e-12
+    assert_allclose(problem.values["Mark"][0, 2], 8.0, atol=1e-2)
