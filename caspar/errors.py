@@ -8,6 +8,8 @@ is allowed and what to do.
 from collections.abc import Mapping
 from typing import Any
 
+from caspar.version import install_command
+
 
 class CasparError(Exception):
     """Base class of all errors raised by caspar."""
@@ -25,7 +27,7 @@ class MissingPackageError(CasparError, ImportError):
     def __init__(self, purpose: str, package: str, extra: str) -> None:
         super().__init__(
             f"{purpose} needs {package}, which is not installed. Run "
-            f"pip install 'caspar[{extra}]', or pip install {package}"
+            f"{install_command(extra)}, or pip install {package}"
         )
         self._given = (purpose, package, extra)
 

@@ -150,6 +150,14 @@ def test_markers() -> None:
 def test_statuses() -> None:
     said = [row[0] for row in table(GUIDE, "status")]
     assert said == [status.name for status in caspar.SolveStatus]
+    assert said == [row[0] for row in table(GUIDE, "a solve ended with")]
+
+
+def test_errors() -> None:
+    said = [row[0] for row in table(GUIDE, "error")]
+    kinds = [one for one in vars(caspar.errors).values() if inspect.isclass(one)]
+    raised = {one.__name__ for one in kinds if issubclass(one, caspar.errors.CasparError)}
+    assert sorted(said) == sorted(raised - {"CasparError"})
 
 
 def test_backends_and_precisions() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import caspar
-from caspar.version import __version__
+from caspar import version
+from caspar.version import DISTRIBUTION, __version__
 
 SOURCE = Path(caspar.__file__)
 
@@ -139,7 +140,7 @@ def test_light_names_stay_light(name: str) -> None:
 def test_version() -> None:
     assert caspar.__version__ == __version__
     try:
-        installed = metadata.version("caspar")
+        installed = metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         pytest.skip("caspar is not installed")
     assert installed == __version__
@@ -170,3 +171,14 @@ print(caspar.torch.solve.__name__, caspar.jax.solve.__name__)
 
 def test_the_reference_needs_neither_torch_nor_jax() -> None:
     assert run_python(STAND_INS) == "solve solve"
+
+
+def test_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A clone is installed from its folder, a release from the index."""
+    assert (
+        version.install_command("view")
+        == f"pip install --editable '{Path(__file__).parents[1]}[view]'"
+    )
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "caspar" / "version.py"))
+    assert version.install_command("view") == "pip install 'caspar-solver[view]'"
+    assert version.install_command() == "pip install 'caspar-solver'"

@@ -26,6 +26,7 @@ from benchmarks.regression.runs import (
     stiff_outcomes,
 )
 from benchmarks.report import environment
+from caspar.version import install_command
 
 NAMES = {Part.CUTEST: "cutest_cpu", Part.STIFF: "stiff_cpu"}
 """Pages of their own; all other parts are in `regression_cpu`."""
@@ -120,7 +121,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("out"), help="for the page")
     chosen = parser.parse_args(arguments)
     if Suite.CUTEST.value in chosen.suites and not cutest.has_sif2jax():
-        parser.error("--suite cutest needs sif2jax: pip install 'caspar[cutest]'")
+        parser.error(f"--suite cutest needs sif2jax: {install_command('cutest')}")
     return chosen
 
 

@@ -254,7 +254,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "inspect",
         help="show what a factor or kernel is compiled to, at any stage; no GPU is needed",
         description="Show what a factor or kernel is compiled to, at any stage of the compiler. "
-        "No GPU is needed: stages from ptx on need pip install 'caspar[inspect]'.",
+        "No GPU is needed: stages from ptx on need the extra `inspect`.",
         epilog="exit code: 0 when it is shown, 2 for wrong usage or something missing",
     )
     command.add_argument(

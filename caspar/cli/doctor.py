@@ -40,7 +40,7 @@ from caspar.runtime.nvidia.probe import (
     version_text,
 )
 from caspar.solver.result.quantities import bytes_text, count_text
-from caspar.version import __version__
+from caspar.version import __version__, install_command
 
 _TRY_CPU = (
     "import symforce.symbolic; from caspar.runtime.cpu.backend import CpuBackend; "
@@ -104,7 +104,7 @@ def _packages() -> list[Finding]:
     installed, missing = versions_text(PACKAGES)
     findings = [Finding("packages", installed)]
     if missing:
-        advice = f"missing: {', '.join(missing)}; install caspar again: pip install caspar"
+        advice = f"missing: {', '.join(missing)}; install caspar again: {install_command()}"
         findings.append(Finding("", advice, Verdict.WRONG))
     findings += [Finding("", problem, Verdict.WRONG) for problem in import_problems(missing)]
     installed, missing = versions_text(OPTIONAL_PACKAGES)

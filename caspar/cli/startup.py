@@ -16,7 +16,7 @@ from caspar.cli.packages import (
     import_problems,
     versions_text,
 )
-from caspar.version import __version__
+from caspar.version import __version__, install_command
 
 
 def report_broken(error: Exception, arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def report_broken(error: Exception, arguments: Sequence[str] | None = None) -> i
         ("missing", ", ".join(missing) or "none"),
         *problems,
         ("optional", optional or "none"),
-        ("what to do", "install caspar again, with its packages: pip install caspar"),
+        ("what to do", f"install caspar again, with its packages: {install_command()}"),
     ]
     for name, text in lines:
         print(f"{name:<14}{text}")

@@ -1,9 +1,14 @@
 """`python docs/site/check.py out/site`: the built site leads everywhere.
 
-Every link and anchor inside the site exists, every page is within three clicks of the first one,
-and every public name of caspar has an entry in the reference. Prints what is wrong; exit code 1.
+Every link and anchor inside the site exists, every page is within four clicks of the first one,
+the sidebar is short, every public name of caspar has an entry in the reference, and the search (if
+Node.js is there to run it) finds the page that answers a question. Prints what is wrong; exit code
+1.
 """
 
+import json
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -12,10 +17,15 @@ from posixpath import normpath
 from urllib.parse import unquote, urlsplit
 
 from sphinx.ext.autodoc.mock import mock
+from words import QUESTIONS
 
 import caspar
 
-MAX_CLICKS = 3
+MAX_CLICKS = 4  # sources and pages of benchmarks are that far
+MAX_IN_SIDEBAR = 60
+MAX_RANK = 3
+"""Places of a search in which the right page has to be."""
+
 FIRST = "index.html"
 WITHOUT_LINKS = ("genindex.html", "search.html", "404.html")
 """Pages that the theme reaches by other means, or not at all."""
@@ -100,11 +110,37 @@ def names_without_entry(pages: dict[str, Page]) -> list[str]:
     return [f"{name}: not in the reference" for name in names if name not in anchors]
 
 
+def long_sidebar(site: Path) -> list[str]:
+    """More links in the sidebar than anybody reads."""
+    _, _, behind = (site / FIRST).read_text(encoding="utf-8").partition("sidebar-tree")
+    count = behind.partition("</aside>")[0].count("<a ")
+    return [f"{count} links in the sidebar"] if not 0 < count <= MAX_IN_SIDEBAR else []
+
+
+def unanswered(site: Path) -> list[str]:
+    """Questions whose page the search does not show among the first ones."""
+    node = shutil.which("node")
+    if node is None:
+        print("no Node.js: the search was not tried")
+        return []
+    script = str(Path(__file__).with_name("search.js"))
+    answers = subprocess.run(
+        [node, script, str(site), *QUESTIONS], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    wrong = []
+    for (question, page), line in zip(QUESTIONS.items(), answers, strict=True):
+        shown = list(dict.fromkeys(json.loads(line)))[:MAX_RANK]
+        if page not in shown and f"docs/guide/{page}" not in shown:
+            wrong.append(f"search {question!r}: {', '.join(shown)}, not {page}")
+    return wrong
+
+
 def main() -> int:
     """Check the site that the command line names."""
     site = Path(sys.argv[1])
     pages = read(site)
     wrong = [*broken_links(site, pages), *far_pages(pages), *names_without_entry(pages)]
+    wrong += [*long_sidebar(site), *unanswered(site)]
     print("\n".join([*wrong, f"{len(pages)} pages, {len(wrong)} faults"]))
     return int(len(wrong) > 0)
 

@@ -8,6 +8,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ ROOT = SITE.parents[1]
 sys.path[:0] = [str(SITE), str(ROOT)]
 
 from jupyter_client.manager import KernelManager  # noqa: E402
+from words import WORDS  # noqa: E402  (found by the line above)
 
-from caspar.version import __version__  # noqa: E402  (found by the line above)
+from caspar.version import __version__  # noqa: E402
 
 project = "caspar"
 author = "The caspar authors"
@@ -41,6 +43,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "docstrings",
     "gallery",
     "names",
@@ -50,13 +53,15 @@ extensions = [
 
 # Pages: Markdown as GitHub reads it, with its anchors for headings.
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence", "linkify"]
+myst_enable_extensions = ["colon_fence", "dollarmath", "linkify"]
 myst_linkify_fuzzy_links = False
 myst_links_external_new_tab = False
 highlight_language = "text"
 
-# Notebooks are executed at each build. Lines of progress, on standard error, are left out.
-nb_execution_mode = "force"
+# Notebooks are executed if they have changed since the last build; `make clean` forgets that, which
+# is right after a change of caspar itself. Lines of progress, on standard error, are left out.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "out" / "notebooks")
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -89,7 +94,13 @@ html_favicon = "static/icon.svg"
 html_show_sphinx = False
 
 TREE = {
-    "Start": ("docs/guide/getting_started", "docs/guide/README", "docs/guide/faq"),
+    "Start": (
+        "docs/guide/getting_started",
+        "docs/guide/README",
+        "docs/guide/which",
+        "docs/guide/cookbook",
+        "docs/guide/faq",
+    ),
     "For your problem": (
         "docs/guide/colmap",
         "docs/guide/pose_graphs",
@@ -116,8 +127,7 @@ TREE = {
     ),
     "How to": ("docs/guide/howto/*",),
     "Coming from": ("docs/guide/migration/*",),
-    "Reference": ("docs/api/README",),
-    "Examples": ("examples/notebooks/README", "examples/notebooks/*"),
+    "Reference": ("docs/api/README", "examples/notebooks/README"),
     "How it works": (
         "docs/walkthrough/README",
         "docs/ARCHITECTURE",
@@ -126,12 +136,34 @@ TREE = {
         "docs/GLOSSARY",
         "docs/design/README",
     ),
-    "Project": ("CHANGELOG", "CONTRIBUTING", "SECURITY", "data/README", "benchmarks/README"),
+    "Project": ("CHANGELOG", "CONTRIBUTING", "benchmarks/README"),
 }
 """Sections of the sidebar, each with the patterns of its pages; a page belongs to the first one."""
 
-BELOW = {"docs/design/README": ("docs/design/0*",), "benchmarks/README": ("benchmarks/results/*",)}
-"""Pages that are listed below another one."""
+LINKED = (
+    "docs/api/*",
+    "docs/design/*",
+    "benchmarks/results/*",
+    "examples/notebooks/*",
+    "SECURITY",
+    "data/README",
+)
+"""Pages that are not in the sidebar: another page, which is, has links to them."""
+
+UNSEARCHED = (
+    "docs/design/*",
+    "docs/ARCHITECTURE",
+    "docs/NUMERICS",
+    "docs/RELIABILITY",
+    "docs/walkthrough/*",
+    "benchmarks/*",
+    "CHANGELOG",
+    "CONTRIBUTING",
+    "SECURITY",
+    "data/README",
+)
+"""Pages that the search leaves out: they have twice as many words as the manual, and say all of its
+words."""
 
 
 def _contents(patterns: Iterable[str], listed: set[str]) -> str:
@@ -148,7 +180,7 @@ def _contents(patterns: Iterable[str], listed: set[str]) -> str:
 
 
 def _add_tree(app: Any, docname: str, source: list[str]) -> None:
-    """Give pages the tables of contents of the site, which GitHub would show as they are."""
+    """Give pages what GitHub would show as it is: the tables of contents, entries of the index."""
     listed: set[str] = set()
     if docname == root_doc:
         named = {name for patterns in TREE.values() for name in patterns if name[-1] != "*"}
@@ -156,8 +188,18 @@ def _add_tree(app: Any, docname: str, source: list[str]) -> None:
             others = named - set(patterns)
             contents = _contents(patterns, listed | others)
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{contents}```\n"
-    elif docname in BELOW:
-        source[0] += f"\n```{{toctree}}\n:hidden:\n\n{_contents(BELOW[docname], listed)}```\n"
+    if docname in WORDS:
+        entries = ", ".join(f"! {word}" for word in WORDS[docname])
+        source[0] = f"```{{index}} {entries}\n```\n\n{source[0]}"
+
+
+def _mark_page(app: Any, doctree: Any) -> None:
+    """Leave a page out of the search or of the sidebar."""
+    page, metadata = app.env.docname, app.env.metadata[app.env.docname]
+    if any(fnmatch(page, pattern) for pattern in LINKED):
+        metadata.setdefault("orphan", "")
+    if any(fnmatch(page, pattern) for pattern in UNSEARCHED):
+        metadata["nosearch"] = ""
 
 
 def _add_index(app: Any, error: Exception | None) -> None:
@@ -169,4 +211,5 @@ def _add_index(app: Any, error: Exception | None) -> None:
 def setup(app: Any) -> None:
     """Connect the functions above."""
     app.connect("source-read", _add_tree)
+    app.connect("doctree-read", _mark_page)
     app.connect("build-finished", _add_index)

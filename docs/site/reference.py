@@ -52,16 +52,20 @@ def pages(names: Mapping[str, str], modules: tuple[str, ...]) -> dict[str, str]:
     for name, module in names.items():
         prefix = ".".join(module.split(".")[:2])
         groups.setdefault(GROUPS.get(prefix, OTHERS), []).append(name)
-    texts = {}
+    texts, lines = {}, []
     for (file, title), members in groups.items():
         texts[file] = _heading(title) + "".join(map(_entry, _in_order(members)))
+        names_in_it = ", ".join(f":py:obj:`{name} <caspar.{name}>`" for name in _in_order(members))
+        lines.append(f"* :doc:`{title} <{file}>`: {names_in_it}\n")
     for module in (*modules, *caspar._OPTIONAL_MODULES):
         texts[f"module_{module}"] = _heading(f"caspar.{module}") + (
             f".. automodule:: caspar.{module}\n   :members:\n   :exclude-members: set\n"
             f"{_constants(getattr(caspar, module))}"
         )
-    entries = "".join(f"   {file}\n" for file in texts)
-    texts["README"] = f"{INTRODUCTION}\n.. toctree::\n   :maxdepth: 2\n\n{entries}"
+        about = (getattr(caspar, module).__doc__ or "").partition("\n")[0]
+        (about,) = marked_up([about])
+        lines.append(f"* :doc:`caspar.{module} <module_{module}>`: {about}\n")
+    texts["README"] = f"{INTRODUCTION}\n{''.join(lines)}"
     return texts
 
 

@@ -221,14 +221,12 @@ class TestTables:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*_: object) -> None:
-            raise BackendError("NVRTC is not installed; pip install 'caspar[inspect]'")
+            raise BackendError("NVRTC is not installed; pip install 'it'")
 
         monkeypatch.setattr("caspar.inspect.stages.compile_source", refuse)
         description = twice.describe()
         assert "not known: NVRTC is not installed; pip install" in str(description)
-        assert "pip install 'caspar[inspect]'</p>" in description._repr_html_().replace(
-            "&#x27;", "'"
-        )
+        assert "pip install 'it'</p>" in description._repr_html_().replace("&#x27;", "'")
 
     def test_text_fits(self) -> None:
         text = str(mixed.describe())

@@ -13,6 +13,7 @@ from caspar.errors import MissingPackageError
 from caspar.scene import Group, GroupKind, Links, Scene, State
 from caspar.scene.colors import BACKGROUND, SCALE, error_scale, rgb
 from caspar.scene.frusta import NUM_CORNERS, frustum_strokes
+from caspar.version import install_command
 
 pytest.importorskip("plotly")
 
@@ -149,5 +150,5 @@ def test_without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.delattr(caspar, "view", raising=False)
-    with pytest.raises(MissingPackageError, match=r"pip install 'caspar\[view\]'"):
+    with pytest.raises(MissingPackageError, match=re.escape(install_command("view"))):
         caspar.view  # noqa: B018  (loads it)

@@ -1,5 +1,6 @@
 """Solves in Rerun."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import caspar
 from caspar.errors import MissingPackageError
 from caspar.solver.result.result import IterationRecord
+from caspar.version import install_command
 from tests.examples import make_bal_problem
 
 
@@ -80,5 +82,5 @@ def test_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_rerun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rerun", None)
     solver = caspar.Solver(caspar.bundle_adjustment.snavely, backend="cpu")
-    with pytest.raises(MissingPackageError, match=r"pip install 'caspar\[rerun\]'"):
+    with pytest.raises(MissingPackageError, match=re.escape(install_command("rerun"))):
         caspar.rerun.Logger(solver, arrays())

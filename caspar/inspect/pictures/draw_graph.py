@@ -24,6 +24,7 @@ from caspar.inspect.progress import CallState, Progress, ValueState
 from caspar.ir.graph import Call, Graph
 from caspar.ir.ops import Op
 from caspar.ir.text import print_call
+from caspar.version import install_command
 
 UNIT = 46.0
 """Pixels between neighbours of a layer that igraph places one unit apart."""
@@ -114,7 +115,7 @@ def _igraph() -> Any:
     except ImportError as error:
         raise BackendError(
             "igraph, which lays out drawings of graphs, is not installed; install it with: "
-            "pip install 'caspar[inspect]'"
+            f"{install_command('inspect')}"
         ) from error
 
 

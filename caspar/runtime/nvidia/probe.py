@@ -19,6 +19,7 @@ from typing import Any
 
 from caspar.runtime.cache import folder_refusal, warn_once
 from caspar.runtime.select import load_cuda_driver
+from caspar.version import install_command
 
 FOLDER_VARIABLE = "CUPY_CACHE_DIR"
 IN_MEMORY_VARIABLE = "CUPY_CACHE_IN_MEMORY"
@@ -248,12 +249,13 @@ def sparse_problem() -> str | None:
 
 def _advice_for_cupy(nvrtc: str) -> str:
     """How to install the rest of what CUDA needs: it must go with CuPy, not with the driver."""
-    return f"for this CuPy: pip install 'caspar[cuda{nvrtc.partition('.')[0]}]'"
+    major, _, _ = nvrtc.partition(".")
+    return f"for this CuPy: {install_command(f'cuda{major}')}"
 
 
 def install_advice(driver: CudaDriver) -> str:
     """How to install what CUDA needs beside the driver."""
-    return f"for this driver: pip install 'caspar[{driver.extra}]'"
+    return f"for this driver: {install_command(driver.extra)}"
 
 
 def version_text(version: int) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from caspar.errors import BackendError
+from caspar.version import install_command
 
-_INSTALL = "install it with: pip install 'caspar[inspect]'"
+_INSTALL = f"install it with: {install_command('inspect')}"
 
 
 @cache

@@ -10,6 +10,7 @@ import pytest
 
 from caspar.errors import CompileError, OptionError
 from caspar.runtime.nvidia.nvrtc import CUPY_OPTIONS, architectures, compile_text, nvrtc_version
+from caspar.version import install_command
 
 TWO_KERNELS = """
 extern "C" __global__ void small(float* a) { a[threadIdx.x] *= 2.0f; }
@@ -143,5 +144,5 @@ def _error_of(call: str, first_path: Path) -> str:
         check=True,
         timeout=500,
     )
-    assert "pip install 'caspar[inspect]'" in done.stdout
+    assert install_command("inspect") in done.stdout
     return done.stdout

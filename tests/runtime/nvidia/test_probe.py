@@ -23,6 +23,7 @@ from caspar.runtime.nvidia.probe import (
     probe_cupy,
     sparse_problem,
 )
+from caspar.version import install_command
 
 ROOT = Path(__file__).parents[3]
 OLD_DEVICE = CudaDevice("Tesla V100", (7, 0), 16 << 30)
@@ -163,9 +164,7 @@ def test_cupy_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, cuda_version: int, device: CudaDevice, extra: str
 ) -> None:
     install(monkeypatch, FakeLibrary(cuda_version, (device,)), None)
-    assert cuda_problem() == (
-        f"CuPy is not installed; for this driver: pip install 'caspar[{extra}]'"
-    )
+    assert cuda_problem() == (f"CuPy is not installed; for this driver: {install_command(extra)}")
 
 
 def test_cupy_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -230,7 +229,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     found = cuda_problem()
     assert found is not None
     assert "cannot load NVRTC" in found
-    assert "pip install 'caspar[cuda12]'" in found
+    assert install_command("cuda12") in found
 
 
 def test_compiler_too_new_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +237,7 @@ def test_compiler_too_new_for_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
     install(monkeypatch, library, fake_cupy(capability="70", nvrtc=(13, 0)))
     assert cuda_problem() == (
         "CUDA 13 compiles for compute capability 7.5 and newer, and the device has 7.0; "
-        "for this driver: pip install 'caspar[cuda12]'"
+        f"for this driver: {install_command('cuda12')}"
     )
 
 
@@ -272,7 +271,7 @@ def test_compiler_too_old_for_graph_loops(monkeypatch: pytest.MonkeyPatch) -> No
     install(monkeypatch, FakeLibrary(), fake_cupy(nvrtc=(12, 2)))
     assert graph_loop_problem() == (
         "NVRTC is of CUDA 12.2, and graphs that repeat themselves need CUDA 12.4; "
-        "for this driver: pip install 'caspar[cuda12]'"
+        f"for this driver: {install_command('cuda12')}"
     )
 
 
@@ -287,7 +286,7 @@ def test_library_of_graph_loops(
     found = graph_loop_problem()
     assert found is not None
     assert found.startswith("there is no cuda-core >= 1.0: ")
-    assert found.endswith("; for this CuPy: pip install 'caspar[cuda13]'")
+    assert found.endswith(f"; for this CuPy: {install_command('cuda13')}")
 
 
 # -- sparse factorisation ------------------------------------------------------------------------
@@ -333,7 +332,7 @@ def test_missing_cudss_is_one_line_that_says_what_to_install(
     found = sparse_problem()
     assert found is not None
     assert found.startswith(expected)
-    assert found.endswith("; for this CuPy: pip install 'caspar[cuda12]'")
+    assert found.endswith(f"; for this CuPy: {install_command('cuda12')}")
     assert len(found.splitlines()) == 1
     assert len(found) < 250
 
