@@ -25,7 +25,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # and solver, and io is plain data that only what stands on top of all reads.
 PARTS = {
     "version": "",
-    "errors": "",
+    "errors": "version",
     "options": "version errors",
     "user_arrays": "",
     "user_warnings": "",
