@@ -146,7 +146,7 @@ class _Silence:
 
 
 def has_live_output(stream: IO[str] | None) -> bool:
-    """Whether a line on a stream can be drawn over: on a terminal and in a notebook."""
+    """Return whether a line on a stream can be drawn over: on a terminal and in a notebook."""
     with suppress(Exception):  # a stream of the user's may be anything
         if stream is not None:
             is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"

@@ -114,7 +114,7 @@ def extents(blocked: Binding, dim: int) -> list[tuple[int, int]]:
 
 
 def share_bytes(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
-    """Whether a byte belongs to both of what `extents` gave."""
+    """Return whether a byte belongs to both of what `extents` gave."""
     return any(
         start < other_stop and other_start < stop
         for start, stop in one

@@ -303,7 +303,7 @@ class BlockedArray:
         return Binding(self.buffer, self.capacity, self.first, self.length)
 
     def overlaps(self, other: BlockedArray) -> bool:
-        """Whether a byte belongs to objects of both."""
+        """Return whether a byte belongs to objects of both."""
         mine, its = address(self.buffer), address(other.buffer)
         if mine + self.buffer.nbytes <= its or its + other.buffer.nbytes <= mine:
             return False
@@ -314,7 +314,7 @@ class BlockedArray:
         return share_bytes(*(extents(one.binding(), one.dim) for one in (self, other)))
 
     def is_same_as(self, other: BlockedArray) -> bool:
-        """Whether both are the same objects in memory."""
+        """Return whether both are the same objects in memory."""
         return (self._layout, self.first, self.length) == (
             other._layout,
             other.first,

@@ -197,7 +197,7 @@ class Call:
 
 
 def _is_array(option: Any) -> bool:
-    """Whether it is an index, rather than a number or an index that is prepared."""
+    """Return whether it is an index, rather than a number or an index that is prepared."""
     return hasattr(option, "dtype") and not isinstance(option, SharedIndices)
 
 

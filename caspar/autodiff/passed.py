@@ -186,7 +186,7 @@ def passed_to_factor(
 
 
 def _says_nothing(kind: ArgumentKind) -> bool:
-    """Whether an argument is the same for any number of instances."""
+    """Return whether an argument is the same for any number of instances."""
     return kind in (ArgumentKind.NODE_UNIQUE, ArgumentKind.CONST_UNIQUE)
 
 

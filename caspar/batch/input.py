@@ -307,7 +307,7 @@ class _FactorReader:
         return by_instance
 
     def _read_parameter(self, parameter: LossParameter, given: Mapping[str, Any]) -> bool:
-        """Whether a parameter of the loss has a number for each instance."""
+        """Return whether a parameter of the loss has a number for each instance."""
         name = parameter.source
         where = f"{self._where}, argument {name}"
         found = given.get(name, parameter.default)
@@ -329,7 +329,7 @@ class _FactorReader:
         return not is_number
 
     def _ragged(self) -> Ragged | None:
-        """How ragged arguments are shared out; all of them alike."""
+        """Return how ragged arguments are shared out; all of them alike."""
         ragged = {
             name: rows.problem for name, rows in self._rows.items() if rows.problem is not None
         }

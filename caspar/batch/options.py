@@ -71,7 +71,7 @@ def with_team(
 
 
 def is_large(shape: BatchShape, target: str) -> bool:
-    """Whether problems are too large for a kernel that solves one."""
+    """Return whether problems are too large for a kernel that solves one."""
     return shape.num_unknowns > MAX_UNKNOWNS[target]
 
 

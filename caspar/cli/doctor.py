@@ -172,7 +172,7 @@ def _cache(name: str, folder: Path, num_files: int, num_bytes: int) -> Finding:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether a folder can be written, or made where it does not exist yet."""
+    """Return whether a folder can be written, or made where it does not exist yet."""
     existing = next(
         path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
     )

@@ -65,7 +65,7 @@ class Param:
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether the integer is one of caspar's own; those of an access may be negative."""
+        """True if the integer is one of caspar's own; those of an access may be negative."""
         return self.field in (COUNT, LENGTH, FIRST)
 
 
@@ -109,11 +109,11 @@ class Load:
 
     @property
     def is_value(self) -> bool:
-        """Whether there is something that the kernel goes on with."""
+        """True if there is something that the kernel goes on with."""
         return self.name != "" and not self.is_address
 
     def goes_early(self, untouched: Collection[str]) -> bool:
-        """Whether it goes ahead of a barrier, if nobody writes those arguments meanwhile."""
+        """Return whether it goes ahead of a barrier, if nobody writes those arguments meanwhile."""
         return self.is_address or (self.is_value and self.arg in untouched)
 
     @property

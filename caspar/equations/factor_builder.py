@@ -79,7 +79,7 @@ class FactorForm:
         return self.eliminated
 
     def eliminates(self, node_type: str) -> bool:
-        """Whether the eliminated node is of the type of that name."""
+        """Return whether the eliminated node is of the type of that name."""
         return self.eliminated is not None and self.eliminated.node_type.name == node_type
 
     def linearized(self, argument: Argument) -> tuple[NodePart, ...]:
@@ -92,7 +92,7 @@ class FactorForm:
         return (NodePart.GRADIENT, *diagonals, *blocks)
 
     def linearizes_rounded(self, types: Types) -> bool:
-        """Whether products derive Jacobians of rounded values, of which blocks must be too.
+        """Return whether products derive Jacobians of rounded values, of which blocks must be too.
 
         Gradients are of the values themselves, or a solve would end elsewhere.
         """
@@ -216,7 +216,7 @@ class FactorBuilder(KernelBuilder):
         return self.read_array(argument, part.text, dim, dtype)
 
     def read_free(self) -> list[Scalar] | None:
-        """Whether each component of the eliminated node moves; None: all do."""
+        """Return whether each component of the eliminated node moves; None: all do."""
         if not self.form.masks_eliminated:
             return None
         return is_free(self.read_node(self.form.eliminated_argument, NodePart.FREE))

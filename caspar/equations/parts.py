@@ -125,7 +125,7 @@ class NodePart(Enum):
         return types.sums if self.layout is Layout.ROWS else types.storage
 
     def exists(self, *, eliminated: bool, masked: bool, bounded: bool, rounded: bool) -> bool:
-        """Whether a type has the array.
+        """Return whether a type has the array.
 
         Args:
             eliminated: Whether the type is eliminated.
@@ -251,7 +251,7 @@ def may_move(mask: Sequence[Scalar]) -> list[Scalar]:
 
 
 def has_code(entry: Scalar, code: float) -> Scalar:
-    """Whether an entry of FREE is that code."""
+    """Return whether an entry of FREE is that code."""
     half = 0.5 * (TO_UPPER - TO_LOWER)
     return (code - half < entry) & (entry < code + half)
 
@@ -290,7 +290,7 @@ class NodeBuilder(KernelBuilder):
         self._is_bounded = bounded
 
     def read_free(self) -> list[Scalar] | None:
-        """Whether each component of the tangent moves; None: all do."""
+        """Return whether each component of the tangent moves; None: all do."""
         return is_free(self.read_part(NodePart.FREE)) if self._is_masked else None
 
     def read_moving(self) -> list[Scalar] | None:

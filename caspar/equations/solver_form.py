@@ -45,7 +45,7 @@ class SolverForm:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether linear systems are solved in scaled variables: see `node_kernels`."""
+        """True if linear systems are solved in scaled variables: see `node_kernels`."""
         return any(form.jacobian.is_stored for form in self.factors.values())
 
     def rounds_values(self, types: Types) -> bool:
@@ -55,7 +55,7 @@ class SolverForm:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether sums are taken in a fixed order."""
+        """True if sums are taken in a fixed order."""
         return all(form.sums is SharedSums.ORDERED for form in self.factors.values())
 
     @property
@@ -115,7 +115,7 @@ def _touched(factor: TracedFactor, names: set[str]) -> list[Argument]:
 
 
 def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
-    """Whether it is small enough, and no factor touches two of its nodes.
+    """Return whether it is small enough, and no factor touches two of its nodes.
 
     A type that all factors share stays.
     """
@@ -198,7 +198,7 @@ def solver_form(
 
 
 def usual_sums(dialect: Dialect, *, deterministic: bool = False) -> SharedSums:
-    """How a target takes sums over shared nodes."""
+    """Return how a target takes sums over shared nodes."""
     return SharedSums.ATOMIC if dialect.sums_are_atomic(deterministic) else SharedSums.ORDERED
 
 
@@ -219,7 +219,7 @@ def usual_storage(
 
 
 def couples_reduced(factors: Sequence[TracedFactor], eliminated: Sequence[NodeType]) -> bool:
-    """Whether a factor couples two nodes of one type that remains."""
+    """Return whether a factor couples two nodes of one type that remains."""
     names = {node.name for node in eliminated}
     return any(
         couples_one_type([one for one in factor.nodes if one.node_type.name not in names])

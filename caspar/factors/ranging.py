@@ -198,7 +198,7 @@ def _pose_and_point(factor: str, pose: NodeChoice, point: NodeChoice) -> int:
 
 
 def _same_space(factor: str, choices: dict[str, NodeChoice]) -> int:
-    """How many dimensions the space has that all of these are in."""
+    """Return how many dimensions the space has that all of these are in."""
     dims = {
         name: space_dim(check_kind(factor, name, choice, PLACES))
         for name, choice in choices.items()

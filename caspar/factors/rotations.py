@@ -109,7 +109,7 @@ def _rest_of_cotangent(square: Any, far: Any) -> Any:
 
 
 def transform_error(expected: Any, found: Any, chart: Chart = Chart.PRODUCT) -> list[Any]:
-    """How a pose differs from another one, in the axes of the other one's body.
+    """Return how a pose differs from another one, in the axes of the other one's body.
 
     Args:
         expected: An `sf.Pose2` or `sf.Pose3`, or a rotation.

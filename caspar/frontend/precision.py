@@ -25,7 +25,7 @@ class Types:
 
     @property
     def rounds_values(self) -> bool:
-        """Whether what computes in the type of storage reads rounded copies of values."""
+        """True if what computes in the type of storage reads rounded copies of values."""
         return self.values is not self.storage
 
 

@@ -49,7 +49,7 @@ class Target:
 
     @property
     def is_direct(self) -> bool:
-        """Whether this is a device, a FIFO or a descriptor, which is no part of a transaction."""
+        """True if this is a device, a FIFO or a descriptor, which is no part of a transaction."""
         return self.file is None and self.old is not None and not stat.S_ISDIR(self.old.st_mode)
 
     def is_same_file(self, other: "Target") -> bool:

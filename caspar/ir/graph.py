@@ -105,7 +105,7 @@ class Graph:
         return self.calls[self.producer[value]]
 
     def is_boolean(self, value: int) -> bool:
-        """Whether a value is a truth value."""
+        """Return whether a value is a truth value."""
         return OP_INFO[self.call_of(value).op].boolean
 
 

@@ -105,7 +105,7 @@ def _call(function: Callable[..., _Value], *arguments: ast.expr) -> ast.Call:
 
 
 def is_truth(value: _Value) -> bool:
-    """Whether a value is true or false, and no number."""
+    """Return whether a value is true or false, and no number."""
     if isinstance(value, Scalar):
         return OP_INFO[value.builder.producer_of(value.value).op].boolean
     return isinstance(value, bool)

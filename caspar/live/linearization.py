@@ -98,7 +98,7 @@ class _BoundFactor:
         self._run = backend.repeated_runner([launch])
 
     def fits(self, values: Mapping[str, Packed], count: int) -> bool:
-        """Whether some instances fit, and values are still in the same memory."""
+        """Return whether some instances fit, and values are still in the same memory."""
         is_same = all(values[name] is packed for name, packed in self._values.items())
         return is_same and count <= self.capacity
 

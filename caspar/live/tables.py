@@ -292,7 +292,7 @@ class FactorTable(Numbered):
         return rows
 
     def is_shared(self, name: str) -> bool:
-        """Whether all instances have one row of a constant."""
+        """Return whether all instances have one row of a constant."""
         return any(
             one.source == name and one.kind is ArgumentKind.CONST_UNIQUE
             for one in self.factor.inputs

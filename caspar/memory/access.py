@@ -73,27 +73,27 @@ class ArgSpec:
 
     @property
     def is_written(self) -> bool:
-        """Whether its array changes."""
+        """True if its array changes."""
         return self.write is not None
 
     @property
     def has_array(self) -> bool:
-        """Whether an array is passed for it."""
+        """True if an array is passed for it."""
         return all(access.has_array for access in self.accessors)
 
     @property
     def holds_partials(self) -> bool:
-        """Whether its array holds partial sums rather than objects."""
+        """True if its array holds partial sums rather than objects."""
         return any(access.holds_partials for access in self.accessors)
 
     @property
     def in_rows(self) -> bool:
-        """Whether all scalars of an object stand together, see `layout.row_scalars`."""
+        """True if all scalars of an object stand together, see `layout.row_scalars`."""
         return any(access.rows for access in self.accessors)
 
     @property
     def has_own_chunks(self) -> bool:
-        """Whether its chunks have PARTIAL_CHUNK scalars, whatever their type."""
+        """True if its chunks have PARTIAL_CHUNK scalars, whatever their type."""
         return any(access.has_own_chunks for access in self.accessors)
 
     @property
@@ -160,7 +160,7 @@ class Accessor(ABC):
 
     @property
     def has_own_chunks(self) -> bool:
-        """Whether chunks have four scalars of whatever type, as those of partial sums."""
+        """True if chunks have four scalars of whatever type, as those of partial sums."""
         return self.holds_partials
 
     @property
@@ -356,7 +356,7 @@ class WriteAccessor(Accessor):
 
     @property
     def begins_with_zeros(self) -> bool:
-        """Whether a fresh array must be cleared: what is added to, and what items leave out."""
+        """True if a fresh array must be cleared: what is added to, and what items leave out."""
         return self.adds or not self.writes_all
 
     def in_kernel(self, options: Options, is_atomic: bool) -> WriteAccessor:

@@ -20,7 +20,7 @@ class Dialect:
     has_warps: bool
 
     def sums_are_atomic(self, deterministic: bool) -> bool:
-        """Whether sums over shared objects are taken by atomics.
+        """Return whether sums over shared objects are taken by atomics.
 
         Args:
             deterministic: Whether equal input must give equal bits.

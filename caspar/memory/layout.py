@@ -51,7 +51,7 @@ def array_scalars(dim: int, dtype: DType, num_objects: int) -> int:
 
 
 def rows_are_blocked(dim: int, dtype: DType) -> bool:
-    """Whether (n, dim) C-contiguous rows have the very bytes of the blocked layout.
+    """Return whether (n, dim) C-contiguous rows have the very bytes of the blocked layout.
 
     They do where an object is one chunk without padding: dims 1, 2 and 4 of float32, 1 and 2 of
     float64.

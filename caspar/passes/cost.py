@@ -25,7 +25,7 @@ class OpCosts:
     prices: Mapping[Op, float]
 
     def has(self, op: Op) -> bool:
-        """Whether the target has an op natively."""
+        """Return whether the target has an op natively."""
         return op in self.prices
 
     def price(self, op: Op) -> float:

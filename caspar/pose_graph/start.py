@@ -327,7 +327,7 @@ def start_poses(
 
 
 def _is_scattered(start: Start) -> bool:
-    """Whether a map of landmarks is far from what its information says."""
+    """Return whether a map of landmarks is far from what its information says."""
     graph = start.graph
     seen = graph.sightings.measurement.size
     num_edges = with_plain_edges(graph).num_edges

@@ -220,7 +220,7 @@ def library_of(array: Any) -> str:
 
 
 def wants_gradient(given: Any) -> bool:
-    """Whether it is a tensor (torch's) whose gradients are being recorded."""
+    """Return whether it is a tensor (torch's) whose gradients are being recorded."""
     if getattr(given, "requires_grad", False) is not True:
         return False
     torch = sys.modules.get("torch")

@@ -197,7 +197,7 @@ class Memory(Protocol):
         """
 
     def accepts_device(self, kind: str, number: int) -> bool:
-        """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
+        """Return whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """A NumPy copy, after all work is done."""

@@ -206,7 +206,7 @@ def warn_once(message: str) -> None:
 
 
 def _is_trusted(status: os.stat_result) -> bool:
-    """Whether a file is the user's own, or root's."""
+    """Return whether a file is the user's own, or root's."""
     return not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
 
 

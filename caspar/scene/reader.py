@@ -38,7 +38,7 @@ class PlaceKind(Enum):
 
     @property
     def is_pose(self) -> bool:
-        """Whether it has axes."""
+        """True if it has axes."""
         return self in (PlaceKind.POSE3, PlaceKind.POSE2)
 
     @property
@@ -352,7 +352,7 @@ def _seen_by(ends: _Ends, places: Mapping[str, Place]) -> tuple[str, str]:
 
 
 def _is_linking(ends: _Ends, places: Mapping[str, Place]) -> bool:
-    """Whether a factor is drawn as lines: between poses, or between points of one type."""
+    """Return whether a factor is drawn as lines: between poses, or between points of one type."""
     first_two = ends.groups[:2]
     if len(first_two) < 2 or all(_seen_by(ends, places)):
         return False

@@ -102,7 +102,7 @@ def final_costs(
     final_cost: float,
     system: NormalEquations,
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """How a solve ended, by factor.
+    """Return how a solve ended, by factor.
 
     Args:
         factors: All factors of the solver.

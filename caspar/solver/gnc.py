@@ -297,7 +297,7 @@ def geman_mcclure_weights(ratio: Floats, control: float) -> Floats:
 
 
 def _is_binary(weight: Floats) -> bool:
-    """Whether all weights are 0 or 1, nearly."""
+    """Return whether all weights are 0 or 1, nearly."""
     return bool(np.minimum(weight, 1.0 - weight).max(initial=0.0) <= 1e-4)
 
 

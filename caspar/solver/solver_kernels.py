@@ -57,7 +57,7 @@ class SolverKernels:
         counts: Mapping[str, int] | None = None,
         instances: Mapping[str, int] | None = None,
     ) -> SolverDesign:
-        """How kernels are made.
+        """Return how kernels are made.
 
         Args:
             counts: Instances of each node type, by name: what they have eliminated. None: unknown.

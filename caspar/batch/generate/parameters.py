@@ -101,5 +101,5 @@ def index_name(constant: str) -> str:
 
 
 def has_index(shape: BatchShape, argument: Argument) -> bool:
-    """Whether an index says which node of a problem an instance touches."""
+    """Return whether an index says which node of a problem an instance touches."""
     return argument.kind is ArgumentKind.NODE_SHARED and shape.nodes_of(argument).count > 1

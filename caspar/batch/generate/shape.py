@@ -147,7 +147,7 @@ class BatchShape:
 
     @property
     def hands_over(self) -> bool:
-        """Whether ill-conditioned problems may be left to the kernel of `orthogonal`."""
+        """True if ill-conditioned problems may be left to the kernel of `orthogonal`."""
         return self.storage is DType.FLOAT64 and not self.is_orthogonal
 
     @property
@@ -157,17 +157,17 @@ class BatchShape:
 
     @property
     def is_masked(self) -> bool:
-        """Whether something may be held."""
+        """True if something may be held."""
         return any(one.is_masked for one in self.nodes)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether something has bounds."""
+        """True if something has bounds."""
         return any(one.is_bounded for one in self.nodes)
 
     @property
     def has_loss(self) -> bool:
-        """Whether the linearisation depends on the damping."""
+        """True if the linearisation depends on the damping."""
         return any(one.factor.loss is not None for one in self.factors)
 
     def nodes_of(self, argument: Argument) -> ProblemNodes:
@@ -222,5 +222,5 @@ def batch_shape(
 
 
 def is_per_instance(argument: Argument) -> bool:
-    """Whether a constant has a value for each instance."""
+    """Return whether a constant has a value for each instance."""
     return argument.kind is ArgumentKind.CONST_SEQUENTIAL

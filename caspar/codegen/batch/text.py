@@ -79,15 +79,15 @@ class ProblemText(ABC):
 
     @abstractmethod
     def loop_head(self, name: str, first: str, end: str) -> list[str]:
-        """How a loop over numbers begins."""
+        """Return how a loop over numbers begins."""
 
     @abstractmethod
     def repeat_head(self, condition: str) -> list[str]:
-        """How a loop begins that goes on while a condition holds."""
+        """Return how a loop begins that goes on while a condition holds."""
 
     @abstractmethod
     def branch_head(self, condition: str) -> list[str]:
-        """How a branch begins."""
+        """Return how a branch begins."""
 
     @abstractmethod
     def cast(self, expression: str, dtype: DType) -> str:

@@ -140,14 +140,14 @@ class _Parting:
         return access
 
     def _is_for_node(self, one: Instruction) -> bool:
-        """Whether a node's leader alone stores."""
+        """Return whether a node's leader alone stores."""
         assert isinstance(one.data, tuple)
         access = self._spec.arg(one.data[0]).write
         assert access is not None
         return access.for_node
 
     def _kind(self, one: Instruction) -> tuple[bool, int]:
-        """Whether all items of a node have the same results, and their stage."""
+        """Return whether all items of a node have the same results, and their stage."""
         if one.op is Op.EXCHANGE:
             return True, len(self._exchanges)
         if one.op is Op.READ:

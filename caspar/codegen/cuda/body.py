@@ -310,7 +310,7 @@ class _Writer(BodyWriter):
         self._assign(instruction, arg, scalars)
 
     def _is_awaited(self, instruction: Instruction) -> bool:
-        """Whether it reads what the launch ahead may still write."""
+        """Return whether it reads what the launch ahead may still write."""
         if instruction.op is not Op.READ:
             return False
         return self.argument(instruction)[0].name in self.spec.awaited
@@ -359,7 +359,7 @@ class _Writer(BodyWriter):
         return len(moved)
 
     def _is_early(self, arg: ArgSpec, num_scalars: int) -> bool:
-        """Whether a load goes before what stands before it."""
+        """Return whether a load goes before what stands before it."""
         if not self.spec.few_items:
             return True
         self._first_words -= num_scalars * max(arg.dtype.itemsize // 4, 1)

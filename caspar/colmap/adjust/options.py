@@ -98,7 +98,7 @@ class BundleAdjustmentOptions:
 
     @property
     def is_float64(self) -> bool:
-        """Whether the precision was chosen as float64."""
+        """True if the precision was chosen as float64."""
         return self.precision in (Precision.FLOAT64, Precision.FLOAT64.value)
 
     @property

@@ -132,7 +132,7 @@ class SolveArrays:
 
     @property
     def has_views(self) -> bool:
-        """Whether poses and lenses are nodes together."""
+        """True if poses and lenses are nodes together."""
         return any(len(places) > 1 for places in self.places.values())
 
     def values(self, solved: Mapping[str, Any]) -> Values:

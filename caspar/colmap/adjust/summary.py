@@ -62,7 +62,7 @@ class Summary:
     keypoints: Mapping[str, Integers] = field(default_factory=dict, repr=False)
 
     def is_solution_usable(self) -> bool:
-        """Whether the adjusted model is at least as good as the one that was given."""
+        """Return whether the adjusted model is at least as good as the one that was given."""
         is_ended = self.termination_type is not TerminationType.FAILURE
         return is_ended and self.final_cost <= self.initial_cost
 
@@ -92,7 +92,7 @@ class Summary:
         return self._by_keypoint(self.result.weights)
 
     def distances_px(self) -> Floats:
-        """How far each keypoint is from the projection of its point.
+        """Return how far each keypoint is from the projection of its point.
 
         Returns:
             (k,) pixels, in the order of `model.images.keypoints`; NaN of keypoints that took no

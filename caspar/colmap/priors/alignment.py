@@ -110,7 +110,7 @@ def similarity_between(source: Floats, target: Floats, max_error: float) -> Simi
 
 
 def _samples_for(fits: Mask) -> float:
-    """How many samples are enough, if so many cameras fit."""
+    """Return how many samples are enough, if so many cameras fit."""
     chance = np.mean(fits) ** 3
     if chance >= 1:
         return 0.0

@@ -42,7 +42,7 @@ def block_parts(node: NodeType) -> tuple[range, ...]:
 
 
 def has_whole_block(node: NodeType) -> bool:
-    """Whether all of the node's scalars share one block."""
+    """Return whether all of the node's scalars share one block."""
     return node.tangent_dim <= MAX_WHOLE_BLOCK
 
 

@@ -88,11 +88,11 @@ class JacobianStorage(Enum):
 
     @property
     def is_stored(self) -> bool:
-        """Whether they are in memory; they are scaled then."""
+        """True if they are in memory; they are scaled then."""
         return self is not JacobianStorage.RECOMPUTED
 
     def is_rounded(self, types: Types) -> bool:
-        """Whether what is read is not what was computed."""
+        """Return whether what is read is not what was computed."""
         return self.is_stored and self.dtype(types) is not types.values
 
     def dtype(self, types: Types) -> DType:

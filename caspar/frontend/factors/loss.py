@@ -164,7 +164,7 @@ class TracedLoss:
 
     @cached_property
     def levels_off(self) -> bool:
-        """Whether large residuals pull less than those of the scale's size.
+        """True if large residuals pull less than those of the scale's size.
 
         The pull of a residual of length x is x rho'(x^2). True where that depends on a parameter
         without a default.

@@ -236,12 +236,12 @@ class TracedFactor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether an instance costs half of its squared residual: no loss, no weight."""
+        """True if an instance costs half of its squared residual: no loss, no weight."""
         return self.loss is None and len(self.terms) == 0
 
     @property
     def is_weighted(self) -> bool:
-        """Whether each instance has a weight."""
+        """True if each instance has a weight."""
         return any(term.source == WEIGHT for term in self.terms)
 
     @property

@@ -141,7 +141,7 @@ def _instance(where: str, marker: Any) -> Accessor:
 
 
 def _is_for_users(access: type[Accessor]) -> bool:
-    """Whether its array is one that users have: of objects, and blocked.
+    """Return whether its array is one that users have: of objects, and blocked.
 
     Partial sums are not, unless the access takes another one for them, which brings their memory;
     rows are what blocked arrays are converted from and to.

@@ -28,7 +28,7 @@ _ARRAY_NAMES = ("__array_interface__", "__cuda_array_interface__", "__dlpack__",
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether a value is, or holds, something that a symbolic function works on.
+    """Return whether a value is, or holds, something that a symbolic function works on.
 
     So are expressions, SymForce's types (also of numbers, such as `sf.V3(1, 2, 3)`), and lists,
     tuples, pairs and dataclasses that hold one; not so are arrays, numbers, mappings and None. Of
@@ -65,7 +65,7 @@ def _kind(python_type: type) -> _Kind:
 
 
 def is_scalar_type(declared: Any) -> bool:
-    """Whether a declared type means one number: `sf.Symbol`, `sf.Scalar`, `float`, ..."""
+    """Return whether a declared type means one number: `sf.Symbol`, `sf.Scalar`, `float`, ..."""
     return isinstance(declared, type) and issubclass(declared, int | float | np.number | sf.Expr)
 
 

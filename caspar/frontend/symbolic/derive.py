@@ -131,7 +131,7 @@ def _branches(builder: GraphBuilder, call: Call, active: set[int]) -> tuple[int,
 
 
 def _has_finite_slopes(builder: GraphBuilder, value: int, selection: Op) -> bool:
-    """Whether no slope on the way to a branch is infinite or NaN, whatever is read."""
+    """Return whether no slope on the way to a branch is infinite or NaN, whatever is read."""
     pending, seen = [value], {value}
     while pending:
         call = builder.producer_of(pending.pop())

@@ -91,7 +91,7 @@ _CALLER = with_symbolic_epsilon.__code__
 
 
 def _is_tracing() -> bool:
-    """Whether this thread is inside `with_symbolic_epsilon`, and not inside an import."""
+    """Return whether this thread is inside `with_symbolic_epsilon`, and not inside an import."""
     if not _hint.may_trace:
         return False
     frame: FrameType | None = sys._getframe(1)

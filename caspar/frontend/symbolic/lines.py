@@ -134,7 +134,7 @@ def run_with_lines(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -
 
 
 def _is_running(frame: FrameType | None) -> bool:
-    """Whether a frame is that of `run_with_lines`, or called by it."""
+    """Return whether a frame is that of `run_with_lines`, or called by it."""
     while frame is not None and frame.f_code is not run_with_lines.__code__:
         frame = frame.f_back
     return frame is not None
@@ -311,19 +311,19 @@ class _FrameRecorder:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file belongs to caspar or to what it makes expressions with."""
+    """Return whether a file belongs to caspar or to what it makes expressions with."""
     return file.startswith(_LIBRARIES)
 
 
 def is_users_file(file: str) -> bool:
-    """Whether a file is the user's, or belongs to a library that the user calls."""
+    """Return whether a file is the user's, or belongs to a library that the user calls."""
     if is_library(file):
         return False
     return not file.startswith(_STANDARD_LIBRARY) or _INSTALLED.search(file) is not None
 
 
 def is_user_code(file: str, frame: FrameType) -> bool:
-    """Whether a frame runs code of such a file; generated methods have none."""
+    """Return whether a frame runs code of such a file; generated methods have none."""
     if file.startswith("<"):  # notebooks have a source
         return not file.startswith("<frozen") and bool(linecache.getlines(file, frame.f_globals))
     return is_users_file(file)

@@ -186,7 +186,7 @@ def _not(builder: GraphBuilder, condition: int) -> int:
 
 
 def _xor(builder: GraphBuilder, expression: Any, operands: Sequence[int]) -> int:
-    """Whether an odd number of conditions hold: one of two, but not both."""
+    """Return whether an odd number of conditions hold: one of two, but not both."""
     result = operands[0]
     for operand in operands[1:]:
         either = _or(builder, expression, [result, operand])

@@ -182,7 +182,7 @@ def _origins(
 
 
 def _are_zero(differences: Array, sizes: Array) -> bool:
-    """Whether (polynomials, components, points) are rounding of (polynomials, points) sizes.
+    """Return whether (polynomials, components, points) are rounding of (polynomials, points) sizes.
 
     Each polynomial has its own measure: one that is small may be divided by a small number later.
     """

@@ -98,7 +98,7 @@ _MAKING_KEYS = (
 
 
 def makes_key(frame: FrameType) -> bool:
-    """Whether a frame makes or looks up a key itself, not in a function that it calls."""
+    """Return whether a frame makes or looks up a key itself, not in a function that it calls."""
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(_MAKING_KEYS)
 
 

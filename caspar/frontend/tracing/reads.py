@@ -85,7 +85,7 @@ class Reading:
     things: tuple[object, ...]
 
     def is_same(self, other: "Reading") -> bool:
-        """Whether everything is as it was."""
+        """Return whether everything is as it was."""
         return (
             self.texts == other.texts
             and len(self.things) == len(other.things)
@@ -298,7 +298,7 @@ def _names(code: CodeType) -> Mapping[str, bool] | None:
 
 
 def _is_constant(thing: Any) -> bool:
-    """Whether the identity of a thing determines what it does."""
+    """Return whether the identity of a thing determines what it does."""
     if isinstance(thing, type):
         return _is_of_library(thing)
     if isinstance(thing, _CONSTANT):
@@ -313,7 +313,7 @@ def _is_constant(thing: Any) -> bool:
 
 
 def _is_constant_function(thing: Any) -> bool:
-    """Whether a function of an extension depends on its arguments alone."""
+    """Return whether a function of an extension depends on its arguments alone."""
     owner = getattr(thing, "__self__", None)
     if isinstance(thing, types.BuiltinFunctionType) and isinstance(owner, type):
         return _is_of_library(owner)
@@ -323,7 +323,7 @@ def _is_constant_function(thing: Any) -> bool:
 
 
 def _is_allowed(module: str, name: str) -> bool:
-    """Whether a function of a library depends on its arguments alone."""
+    """Return whether a function of a library depends on its arguments alone."""
     root = module.partition(".")[0]
     if root in ("builtins", "numpy"):
         return name in (_BUILTINS if root == "builtins" else _NUMPY)
@@ -331,7 +331,7 @@ def _is_allowed(module: str, name: str) -> bool:
 
 
 def _is_of_library(kind: type) -> bool:
-    """Whether a class is of a library, so that it is as it was."""
+    """Return whether a class is of a library, so that it is as it was."""
     root = kind.__module__.partition(".")[0]
     if root == "numpy":
         return issubclass(kind, np.generic) or kind is np.ndarray
@@ -339,7 +339,7 @@ def _is_of_library(kind: type) -> bool:
 
 
 def _is_plain_class(kind: type) -> bool:
-    """Whether objects of a class have their attributes in a dictionary, and nothing else."""
+    """Return whether objects of a class have their attributes in a dictionary, and nothing else."""
     if len(vars(kind).get("__slots__", ())) > 0:
         return False
     if issubclass(kind, Marker) or kind.__module__ in ("typing", "abc", "enum", "__main__"):

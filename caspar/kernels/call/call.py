@@ -136,7 +136,7 @@ def call_options(
     block_size: Any,
     deterministic: bool,
 ) -> CallOptions:
-    """How a kernel is called, checked.
+    """Return how a kernel is called, checked.
 
     Args:
         kernel: Its name, for errors.
@@ -160,7 +160,7 @@ def call_options(
 
 
 def any_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call passes symbolic values: then it is the function itself."""
+    """Return whether a call passes symbolic values: then it is the function itself."""
     return any(map(is_symbolic, (*args, *kwargs.values())))
 
 

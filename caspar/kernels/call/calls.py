@@ -180,7 +180,7 @@ class _Writer:
         )
 
     def _passes_index(self, name: str) -> bool:
-        """Whether the kernel gets an argument's index, rather than something made of it."""
+        """Return whether the kernel gets an argument's index, rather than something made of it."""
         assert self._plan.kernel is not None
         arg = kernel_argument(name)
         params = self._plan.kernel.source.params
@@ -284,7 +284,7 @@ class RecipeBook:
 
 
 def _overlap(signature: CallSignature) -> bool:
-    """Whether what is written may share memory with something else."""
+    """Return whether what is written may share memory with something else."""
     if len(signature.written) == 0:
         return False
     bounds = [(address(array), address(array) + array.nbytes) for array in signature.arrays]

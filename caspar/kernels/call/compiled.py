@@ -116,5 +116,5 @@ def finish_source(spec: FinishSpec, target: Target) -> KernelSource:
 
 
 def sums_are_atomic(backend: Backend, deterministic: bool) -> bool:
-    """Whether kernels of a backend sum over shared objects by atomics."""
+    """Return whether kernels of a backend sum over shared objects by atomics."""
     return TARGETS[backend.traits.target].dialect.sums_are_atomic(deterministic)

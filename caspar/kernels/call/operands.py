@@ -51,7 +51,7 @@ class Operand:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the values are a blocked array."""
+        """True if the values are a blocked array."""
         return isinstance(self.given, BlockedArray)
 
 
@@ -181,7 +181,7 @@ class OperandReader:
         return BlockedArray.from_rows(rows, dtype=self.dtype.value, backend=self.backend.name)
 
     def _are_blocked(self, rows: Array, dim: int) -> bool:
-        """Whether rows lie where and as the kernel reads a blocked array."""
+        """Return whether rows lie where and as the kernel reads a blocked array."""
         if not rows_are_blocked(dim, self.dtype) or FLOATS.get(rows.dtype) is not self.dtype:
             return False
         if not rows.flags.c_contiguous or not 0 < rows.shape[0] <= MAX_LENGTH:

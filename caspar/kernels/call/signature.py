@@ -136,7 +136,7 @@ class _SignatureReader:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is an array of NumPy or CuPy."""
+    """Return whether it is an array of NumPy or CuPy."""
     return type(value) is np.ndarray or type(value).__module__.startswith("cupy")
 
 

@@ -67,7 +67,7 @@ class ObjectCount:
 
 
 def object_count(access: Accessor) -> ObjectCount:
-    """How many objects an access needs."""
+    """Return how many objects an access needs."""
     try:
         few, many = (access.num_objects(n, access.defaults) for n in (_ITEMS, 2 * _ITEMS))
     except KeyError:  # only a call has the option that tells

@@ -53,7 +53,7 @@ class ReadPair(ReadAccessor):
     successor: bool = False
 
     def half(self, *, successor: bool) -> ReadAccessor:
-        """How that half is read."""
+        """Return how that half is read."""
         return replace(self, successor=successor)
 
     def num_items(self, length: int | None, options: Options) -> int | None:
@@ -89,7 +89,7 @@ class ReadPairStridedWithDefault(ReadStridedWithDefault):
     successor: bool = False
 
     def half(self, *, successor: bool) -> ReadAccessor:
-        """How that half is read."""
+        """Return how that half is read."""
         return replace(self, successor=successor)
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:

@@ -103,7 +103,7 @@ class CudaScope(Protocol):
         """Numbers that whoever knows the name keeps while the kernel is written; none at first."""
 
     def lead(self, argument: str) -> bool:
-        """Whether threads follow this argument's `order`: the first that asks leads them.
+        """Return whether threads follow this argument's `order`: the first that asks leads them.
 
         Item `k` of a tile is then where `<argument>_order` says, unless that is null, and blocks
         are spread over `<argument>_regions` stretches of the items. No argument leads where

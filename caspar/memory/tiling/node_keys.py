@@ -55,7 +55,7 @@ def key_bits(num_partners: int, has_labels: bool) -> tuple[int, int]:
 
 
 def along_curve(x: NDArray[np.int32], y: NDArray[np.int32], bits: int) -> IntArray:
-    """How far along Hilbert's curve cells of a square lie; D. Hilbert, Math. Ann. 38, 1891.
+    """Return how far along Hilbert's curve cells of a square lie; D. Hilbert, Math. Ann. 38, 1891.
 
     Args:
         x: (n,) column, within 0 .. 2^bits - 1.

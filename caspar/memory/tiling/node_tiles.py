@@ -194,7 +194,7 @@ def place_dtype(
 
 
 def needs_wide_places(num_partners: int, max_narrow: int = NUM_NARROW_PARTNERS) -> bool:
-    """Whether so many partners take places of 64 bits, whatever the size of tiles."""
+    """Return whether so many partners take places of 64 bits, whatever the size of tiles."""
     return num_partners > max_narrow
 
 

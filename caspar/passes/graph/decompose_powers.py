@@ -64,7 +64,7 @@ def rational_exponent(exponent: float) -> Fraction | None:
 
 
 def keeps_domain(inner: Fraction, outer: Fraction) -> bool:
-    """Whether (x^inner)^outer = x^(inner * outer) wherever the left side is a number."""
+    """Return whether (x^inner)^outer = x^(inner * outer) wherever the left side is a number."""
     combined = inner * outer
     if inner.denominator % 2 == 0:
         return combined.denominator % 2 == 0

@@ -34,7 +34,7 @@ def push_negations(graph: Graph, _costs: OpCosts) -> Graph:
 
 
 def _is_pushed(graph: Graph, call: Call) -> bool:
-    """Whether a call negates a sum or product of its own, and not for sums alone."""
+    """Return whether a call negates a sum or product of its own, and not for sums alone."""
     if call.op is not Op.NEG:
         return False
     inner = graph.call_of(call.operands[0])

@@ -265,7 +265,7 @@ def _elements(graph: Graph, call: Call) -> dict[Element, int]:
 
 
 def _is_fused_product(graph: Graph, call: Call) -> bool:
-    """Whether a call is a product that nothing but sums read."""
+    """Return whether a call is a product that nothing but sums read."""
     if call.op is not Op.PROD:
         return False
     readers = [graph.calls[user] for user in graph.users[call.outputs[0]]]

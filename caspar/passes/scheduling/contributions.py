@@ -65,11 +65,11 @@ class ProductState:
         self.available += [value] * num_reads
 
     def is_ready(self) -> bool:
-        """Whether a product is fused, and its last two factors are there."""
+        """Return whether a product is fused, and its last two factors are there."""
         return self.num_left == 2 and self.num_final == 2 and len(self.available) == 2
 
     def gives_result(self, move: Move) -> bool:
-        """Whether a move computes the product's own value."""
+        """Return whether a move computes the product's own value."""
         return self.num_left == 2 and self.num_final == 1
 
     def final_reads(self) -> list[int]:
@@ -98,7 +98,7 @@ class ProductState:
         self.is_started = True
 
     def is_freeing(self, sole_reader: Sequence[int]) -> bool:
-        """Whether a value dies with a fused product's last multiplication."""
+        """Return whether a value dies with a fused product's last multiplication."""
         if self.is_started:
             return True
         first, second = self.available
@@ -192,7 +192,7 @@ class SumState:
         self._products.append(product)
 
     def gives_result(self, move: Move) -> bool:
-        """Whether a move computes the sum's own value."""
+        """Return whether a move computes the sum's own value."""
         return self.num_left == len(move.reads) + (move.product is not None)
 
     def next_move(self, sole_reader: Sequence[int]) -> Move | None:

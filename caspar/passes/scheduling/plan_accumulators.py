@@ -96,7 +96,7 @@ def plan_accumulators(graph: Graph) -> Accumulators:
 
 
 def _is_absorbed(graph: Graph, number: int) -> bool:
-    """Whether a call is a constant, or a negation that only sums and products read."""
+    """Return whether a call is a constant, or a negation that only sums and products read."""
     call = graph.calls[number]
     if call.op is Op.CONST:
         return True

@@ -140,7 +140,7 @@ class Trial:
         self._pending.append(call)
 
     def _frees(self, move: Move) -> bool:
-        """Whether a move is the last to read some value."""
+        """Return whether a move is the last to read some value."""
         reads = move.reads
         if move.product is not None:
             reads = (*reads, *move.product.final_reads())

@@ -378,7 +378,7 @@ class QdldlFactorization:
 
     @property
     def is_padded(self) -> bool:
-        """Whether rows were added."""
+        """True if rows were added."""
         return len(self._added) > 0
 
     def factorize(self) -> None:

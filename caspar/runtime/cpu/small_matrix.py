@@ -289,5 +289,5 @@ class SmallFactorization(_Compiled):
 
 
 def is_small_and_full(size: int, num_entries: int) -> bool:
-    """Whether a pattern is that of such a matrix, by the entries of its lower triangle."""
+    """Return whether a pattern is that of such a matrix, by the entries of its lower triangle."""
     return size <= MOST_ROWS and num_entries == size * (size + 1) // 2

@@ -135,7 +135,7 @@ def _number_rows(rows: Array) -> Array:
 
 
 def _is_in_order(array: Any) -> bool:
-    """Whether it is a torch tensor, and torch enqueues where CuPy does.
+    """Return whether it is a torch tensor, and torch enqueues where CuPy does.
 
     Nothing has to wait for anything then, and DLPack, which takes 20 us, is not needed.
     """

@@ -62,7 +62,7 @@ class Group(Protocol):
         """Wake all who wait for other members, from any thread: one has failed."""
 
     def check(self) -> None:
-        """Whether sums so far are of use.
+        """Return whether sums so far are of use.
 
         Raises:
             GroupError: A member has failed.
@@ -101,7 +101,7 @@ class Communicator:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks to the user."""
+        """True if this rank speaks to the user."""
         return self.rank == 0
 
     def gather(self, value: Value) -> list[Value]:

@@ -235,7 +235,7 @@ class Peers:
         return self._reason or self._left
 
     def check(self) -> None:
-        """Whether all ranks are there, or have left as they should, when all was said.
+        """Return whether all ranks are there, or have left as they should, when all was said.
 
         Raises:
             GroupError: One is gone; says which, and why.

@@ -54,7 +54,7 @@ class Launch:
 
     @property
     def is_on_one_host(self) -> bool:
-        """Whether all processes are on this host."""
+        """True if all processes are on this host."""
         return self.local_size == self.size
 
 

@@ -52,7 +52,7 @@ class ProcessGroup:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is of no more use."""
+        """True if it is of no more use."""
         return self._why != ""
 
     def add_up(self, rank: int, arrays: Sequence[Array]) -> None:

@@ -75,7 +75,7 @@ class Wire:
         return pickle.loads(text, buffers=buffers)
 
     def has_message(self, timeout_s: float | None) -> bool:
-        """Whether one begins to arrive, or the connection ends, within some time.
+        """Return whether one begins to arrive, or the connection ends, within some time.
 
         Raises:
             OSError: The connection is closed.

@@ -21,7 +21,7 @@ _LESS = "write fewer outputs in one kernel, or compute in float32"
 
 
 def is_refusal_of_size(log: str) -> bool:
-    """Whether a text was refused for what it needs of the device: it always will be."""
+    """Return whether a text was refused for what it needs of the device: it always will be."""
     return _SHARED.search(log) is not None or _PARAMETERS.search(log) is not None
 
 

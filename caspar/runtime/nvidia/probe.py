@@ -254,7 +254,7 @@ def _advice_for_cupy(nvrtc: str) -> str:
 
 
 def install_advice(driver: CudaDriver) -> str:
-    """How to install what CUDA needs beside the driver."""
+    """Return how to install what CUDA needs beside the driver."""
     return f"for this driver: {install_command(driver.extra)}"
 
 

@@ -43,7 +43,7 @@ def choose_eliminated(
 
 
 def _is_small(recipe: Recipe, counts: Mapping[str, int], instances: Mapping[str, int]) -> bool:
-    """Whether `auto` gains by factorising all unknowns, because pairs of nodes meet often.
+    """Return whether `auto` gains by factorising all unknowns, because pairs of nodes meet often.
 
     The matrix of all unknowns then has far fewer entries than the Jacobians, so that a
     factorisation is next to nothing, while elimination walks the pairs of instances that share an
@@ -71,7 +71,7 @@ def _unknowns(nodes: Sequence[NodeType], counts: Mapping[str, int]) -> int:
 
 
 def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
-    """Whether a sparse factorisation is asked for, or is what `auto` mostly takes."""
+    """Return whether a sparse factorisation is asked for, or is what `auto` mostly takes."""
     if recipe.linear_solver is not LinearSolverChoice.AUTO:
         return recipe.linear_solver is LinearSolverChoice.SPARSE
     return couples_reduced(recipe.factors, eliminated)
@@ -80,7 +80,7 @@ def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
 def eliminating_pays(
     recipe: Recipe, eliminated: Sequence[NodeType], counts: Mapping[str, int]
 ) -> bool:
-    """Whether a sparse factorisation gains by eliminating first.
+    """Return whether a sparse factorisation gains by eliminating first.
 
     It takes the unknowns of most of the matrix away by blocks, and in parallel; but the nodes that
     see one eliminated node are all coupled then: a beacon that a whole path sees makes its matrix

@@ -21,7 +21,7 @@ differences of a thousandth of the spread by 2e-3 of themselves (docs/design/000
 
 
 def is_far_from_zero(node: NodeType, rows: Array, every: Callable[[Array, int], Any]) -> bool:
-    """Whether some number of a node is far from zero in all nodes, as map coordinates are.
+    """Return whether some number of a node is far from zero in all nodes, as map coordinates are.
 
     Args:
         node: The type.

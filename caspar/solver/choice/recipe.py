@@ -124,7 +124,7 @@ def value_fields(nodes: Sequence[NodeType]) -> dict[str, dict[str, range]]:
 
 
 def is_auto(given: Any) -> bool:
-    """Whether a user leaves a choice open."""
+    """Return whether a user leaves a choice open."""
     return isinstance(given, str) and given == "auto"
 
 

@@ -249,7 +249,7 @@ class Course:
         return violation_of(self._found, self._sizes)
 
     def _distance(self) -> float:
-        """How far constraints are from holding, and idle multipliers from 0."""
+        """Return how far constraints are from holding, and idle multipliers from 0."""
         distance = self._violation().scaled
         for name, one in self._found.items():
             relative = self._terms[name].distance / one.scale(self._sizes)

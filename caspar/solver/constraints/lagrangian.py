@@ -84,7 +84,7 @@ class Point:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all of it are numbers."""
+        """True if all of it are numbers."""
         return bool(
             np.isfinite(self.cost)
             and np.isfinite(self.gradient).all()
@@ -119,7 +119,7 @@ class Lagrangian:
         self.kernels = InstanceKernels(backend, "Newton's method", makers)
 
     def suits(self, factors: Sequence[TracedFactor], problem: Problem) -> bool:
-        """Whether second derivatives of a problem are worth their time and memory.
+        """Return whether second derivatives of a problem are worth their time and memory.
 
         Args:
             factors: Factors with terms.

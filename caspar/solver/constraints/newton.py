@@ -179,7 +179,7 @@ class Newton:
         return None
 
     def _idle(self, step: "_Step", point: Point) -> float:
-        """How far multipliers of inequalities would go below 0, in the unit of errors."""
+        """Return how far multipliers of inequalities would go below 0, in the unit of errors."""
         squares = sum(
             float((np.minimum(rows, 0.0) ** 2 / self._penalties[name]).sum())
             for name, rows in step.multipliers.items()

@@ -44,7 +44,7 @@ def violation_of(found: Mapping[str, Linearised], sizes: Sizes) -> Violation:
 def is_impossible(
     found: Mapping[str, Linearised], terms: Mapping[str, Terms], sizes: Sizes
 ) -> bool:
-    """Whether no step as long as the values themselves can meet the linearised constraints.
+    """Return whether no step as long as the values themselves can meet the linearised constraints.
 
     By the lemma of Farkas: for multipliers l with l^T c < 0, a step d with c + J d = 0 (or >= 0)
     has l^T J d = -l^T c (or at least that), but |l^T J d| is at most the sum of |J^T l| times the

@@ -63,7 +63,7 @@ class Linearised:
 
     @property
     def is_finite(self) -> bool:
-        """Whether c and its derivatives are numbers."""
+        """True if c and its derivatives are numbers."""
         return bool(
             np.isfinite(self.rows).all()
             and all(np.isfinite(one.entries).all() for one in self.nodes)

@@ -129,7 +129,7 @@ class Gradients:
 
 
 def _refuse_parts(problem: Problem) -> None:
-    """Whether there are gradients by all arrays.
+    """Return whether there are gradients by all arrays.
 
     Raises:
         InputError: Some were given in parts.

@@ -259,7 +259,7 @@ class ArrayReader:
         self._mixes_places = True
 
     def check_place(self, where: str, place: Location) -> None:
-        """Whether an array may live there.
+        """Return whether an array may live there.
 
         Raises:
             InputError: It is not where the first one is, or nowhere that the solver reads.

@@ -148,7 +148,7 @@ class PartReaders:
 
 
 def is_in_parts(given: Any, dim: int, matrix_shape: tuple[int, ...] = ()) -> bool:
-    """Whether an argument is a list of parts, not a list of rows or numbers.
+    """Return whether an argument is a list of parts, not a list of rows or numbers.
 
     Args:
         given: The user's argument.

@@ -160,12 +160,12 @@ class Problem:
 
     @property
     def is_parted(self) -> bool:
-        """Whether some arrays are in parts that several devices have."""
+        """True if some arrays are in parts that several devices have."""
         return any(isinstance(array, PartedArray) for array in self._arrays())
 
     @property
     def is_on_host(self) -> bool:
-        """Whether all values, constants and indices are on the host, and none is in parts."""
+        """True if all values, constants and indices are on the host, and none is in parts."""
         return all(isinstance(array, np.ndarray) for array in self._arrays())
 
     def _arrays(self) -> list[Array]:

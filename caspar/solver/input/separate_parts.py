@@ -79,7 +79,7 @@ def remarks_on_parts(
 def _num_small_parts(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
 ) -> int | None:
-    """How many parts there are, if there are many small ones; None: not so, or not known."""
+    """Return how many parts there are, if there are many small ones; None: not so, or not known."""
     counts = problem.counts
     unknowns = sum(counts[node.name] * node.tangent_dim for node in nodes)
     wanted = max(MIN_PARTS, -(-unknowns // MAX_PART))

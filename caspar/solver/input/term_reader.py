@@ -133,7 +133,7 @@ class TermReader:
 
 
 def is_number(given: Any) -> bool:
-    """Whether it is one number for all instances."""
+    """Return whether it is one number for all instances."""
     return isinstance(given, Real) or getattr(given, "ndim", None) == 0
 
 

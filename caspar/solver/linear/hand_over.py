@@ -124,7 +124,7 @@ class HandOver:
         return True
 
     def looks_at_pivots(self, damping: float) -> bool:
-        """Whether a step with this damping may show an ill-conditioned matrix."""
+        """Return whether a step with this damping may show an ill-conditioned matrix."""
         is_usual = self.current is self._usual and self._is_singular is None
         return is_usual and self._orthogonal is not None and damping < LEAST_PIVOT
 

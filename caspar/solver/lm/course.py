@@ -93,7 +93,7 @@ class Course:
 
     @property
     def is_success(self) -> bool:
-        """Whether the iterations ended with success."""
+        """True if the iterations ended with success."""
         return self.status is not None and self.status.is_success
 
     @property
@@ -103,7 +103,7 @@ class Course:
 
     @property
     def is_at_bottom(self) -> bool:
-        """Whether rejected steps have shown that the cost cannot fall further."""
+        """True if rejected steps have shown that the cost cannot fall further."""
         return self.options.ends_by_rises and is_at_bottom(self.state)
 
     def first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
@@ -124,7 +124,7 @@ class Course:
         return tried, sizes.lost_squares()
 
     def rounding_change(self, ask: AskRounding, cost: float) -> float:
-        """How much the cost changes by a rounding: the most of several draws; NaN if any is.
+        """Return how much the cost changes by a rounding: the most of several draws; NaN if any is.
 
         Args:
             ask: Which rounding.

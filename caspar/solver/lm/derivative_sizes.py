@@ -151,7 +151,7 @@ class DerivativeSizes:
 
 
 def _units_are_apart(squares: Array, slopes: Array, share: float) -> bool:
-    """Whether some entry of a part of D is at most this share of the largest in all nodes.
+    """Return whether some entry of a part of D is at most this share of the largest in all nodes.
 
     If its gradient is zero in all of them, no factor touches it: that says nothing.
     """

@@ -94,7 +94,7 @@ class Findings:
 
     @property
     def has_lone_promises(self) -> bool:
-        """Whether `lone_promises` can be asked for: all nodes are here, and they are few."""
+        """True if `lone_promises` can be asked for: all nodes are here, and they are few."""
         is_orthogonal = isinstance(self._solvers.current, OrthogonalSolver)
         return all(self.communicator.gather(is_orthogonal or are_looked_at(self._plan)))
 

@@ -42,7 +42,7 @@ def forget() -> None:
 
 
 def asks_to_stop(answer: object) -> bool:
-    """Whether what a callback returned is true.
+    """Return whether what a callback returned is true.
 
     Raises:
         OptionError: It is neither true nor false.

@@ -149,7 +149,7 @@ class NormalEquations:
 
     @property
     def is_chained(self) -> bool:
-        """Whether a factor couples two nodes of a type that remains."""
+        """True if a factor couples two nodes of a type that remains."""
         return any(self.communicator.gather(self.plan.is_chained))
 
     @property
@@ -164,12 +164,12 @@ class NormalEquations:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether values are in float64, and Jacobians in float32."""
+        """True if values are in float64, and Jacobians in float32."""
         return self.plan.types.rounds_values
 
     @property
     def is_direct(self) -> bool:
-        """Whether a matrix is factorised."""
+        """True if a matrix is factorised."""
         return self.solvers.current.is_direct
 
     @property
@@ -444,7 +444,7 @@ class NormalEquations:
         return self.communicator.same(tuple(costs))
 
     def coarsely_rounded_change(self) -> float:
-        """How much typical residuals change by the last third of the values' digits.
+        """Return how much typical residuals change by the last third of the values' digits.
 
         On the device where it is least, see `roundings.typical_change`. What was linearised is
         lost.

@@ -459,7 +459,7 @@ def _shown(
     options: CompleteOptions,
     accepted: bool,
 ) -> tuple[End, bool]:
-    """Whether a step shows a minimum, and whether the next one is to confirm that.
+    """Return whether a step shows a minimum, and whether the next one is to confirm that.
 
     Args:
         state: Before the step.
@@ -504,7 +504,7 @@ def _shown(
 def _fallen(
     state: PolicyState, tried: TriedStep, changes: tuple[float, float], is_asked: bool
 ) -> tuple[End, float, bool]:
-    """Whether the cost of an accepted step is zero: relative tests never hold at zero.
+    """Return whether the cost of an accepted step is zero: relative tests never hold at zero.
 
     Args:
         state: Before the step.
@@ -533,7 +533,7 @@ def _fallen(
 
 
 def _limit(after: PolicyState, options: CompleteOptions, digit: float, elapsed_s: float) -> End:
-    """Whether a limit is reached, or rounding explains that no step is accepted.
+    """Return whether a limit is reached, or rounding explains that no step is accepted.
 
     Args:
         after: The state behind the step.

@@ -81,22 +81,22 @@ class TriedStep(NamedTuple):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether some numbers have bounds."""
+        """True if some numbers have bounds."""
         return self.least_promise > -math.inf
 
     @property
     def at_optimum(self) -> bool:
-        """Whether the gradient is zero."""
+        """True if the gradient is zero."""
         return self.outcome is LinearOutcome.AT_OPTIMUM
 
     @property
     def is_unsolved(self) -> bool:
-        """Whether the linear system has no solution."""
+        """True if the linear system has no solution."""
         return self.outcome is LinearOutcome.NOT_FINITE
 
     @property
     def is_faulty(self) -> bool:
-        """Whether its right-hand side is not finite: damping mends matrices, but no gradient."""
+        """True if its right-hand side is not finite: damping mends matrices, but no gradient."""
         return self.outcome is LinearOutcome.NOT_FINITE and self.linear_iterations == 0
 
     @property
@@ -106,7 +106,7 @@ class TriedStep(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Whether PCG stopped at the limit of its iterations."""
+        """True if PCG stopped at the limit of its iterations."""
         return self.outcome is LinearOutcome.ITERATIONS
 
     @classmethod
@@ -188,7 +188,7 @@ class PolicyState(NamedTuple):
 
     @property
     def tries_undamped(self) -> bool:
-        """Whether the next step is the first one, and has no damping."""
+        """True if the next step is the first one, and has no damping."""
         return (self.num_iterations <= 0) & (self.damping <= 0.0)
 
 
@@ -234,7 +234,7 @@ class Decision(NamedTuple):
 
     @property
     def accepted(self) -> bool:
-        """Whether the candidate becomes the current values."""
+        """True if the candidate becomes the current values."""
         return self.verdict is Verdict.ACCEPTED
 
 
@@ -318,7 +318,7 @@ class Linearization(NamedTuple):
         return self._at(Place.TRIED, damping, was_rejected=False)
 
     def was_tried(self, damping: float) -> bool:
-        """Whether the step with that damping was tried already."""
+        """Return whether the step with that damping was tried already."""
         return self.place is Place.TRIED and self.begun_damping == damping
 
     def went_ahead(self, damping: float) -> "Linearization":

@@ -84,7 +84,7 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
 
 
 def _is_of_many_parts(plan: Plan) -> bool:
-    """Whether there are several nodes, and no factor couples two of them.
+    """Return whether there are several nodes, and no factor couples two of them.
 
     One gain ratio, or one rise of the cost, says little of many fits: a step without damping may
     suit most of them, and throw some where their unknowns have no influence.

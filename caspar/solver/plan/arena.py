@@ -107,7 +107,7 @@ class ArenaViews(Mapping[Key, Array]):
         return made
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is such a region."""
+        """Return whether there is such a region."""
         return key in self._regions
 
     def __iter__(self) -> Iterator[Key]:

@@ -126,7 +126,7 @@ class KernelLibrary:
         )
 
     def has_kernel(self, name: str) -> bool:
-        """Whether the solver has a kernel of that name."""
+        """Return whether the solver has a kernel of that name."""
         return name in self._kernels
 
     @property
@@ -139,7 +139,7 @@ class KernelLibrary:
         return self._kernels[name]
 
     def has_kernel_of(self, owner: str, role: str) -> bool:
-        """Whether a factor or node type has a kernel for something."""
+        """Return whether a factor or node type has a kernel for something."""
         return self.has_kernel(kernel_name(owner, role))
 
     def kernel_of(self, owner: str, role: str) -> Kernel:

@@ -119,7 +119,7 @@ class FactorPlan:
         return tuple(node for node in self.factor.nodes if node is not self.form.eliminated)
 
     def has_partials(self, argument: Argument) -> bool:
-        """Whether sums over an argument go through partials."""
+        """Return whether sums over an argument go through partials."""
         return argument.name in self.tiles or argument.kind is ArgumentKind.NODE_UNIQUE
 
     def num_partials(self, argument: Argument) -> int:
@@ -243,30 +243,30 @@ class Plan:
 
     @cached_property
     def is_chained(self) -> bool:
-        """Whether a factor couples two nodes of a type that remains."""
+        """True if a factor couples two nodes of a type that remains."""
         return any(couples_one_type(plan.reduced) for plan in self.factors)
 
     @property
     def is_scaled(self) -> bool:
-        """Whether linear systems are solved in scaled variables."""
+        """True if linear systems are solved in scaled variables."""
         return any(plan.form.jacobian.is_stored for plan in self.factors)
 
     @property
     def rounds_values(self) -> bool:
-        """Whether kernels derive Jacobians again, from values rounded to the type of storage."""
+        """True if kernels derive Jacobians again, from values rounded to the type of storage."""
         return self.types.rounds_values and any(
             not plan.form.jacobian.is_stored for plan in self.factors
         )
 
     @property
     def linearization_needs_damping(self) -> bool:
-        """Whether what is linearised depends on the damping of the next step, or steps before."""
+        """True if what is linearised depends on the damping of the next step, or steps before."""
         has_loss = any(plan.factor.loss is not None for plan in self.factors)
         return self.is_scaled or has_loss or any(node.is_bounded for node in self.nodes)
 
     @cached_property
     def goes_ahead(self) -> bool:
-        """Whether a candidate is linearised before the host has decided whether to accept it.
+        """True if a candidate is linearised before the host has decided whether to accept it.
 
         Not with bounds: what is free at the nodes would be overwritten by what is free at the
         candidate. Nor on several devices, which would wait for each other in vain.
@@ -288,7 +288,7 @@ class Plan:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether sums over factors are partials; else slots that atomics add to."""
+        """True if sums over factors are partials; else slots that atomics add to."""
         return all(plan.form.sums is SharedSums.ORDERED for plan in self.factors)
 
     @property

@@ -194,7 +194,7 @@ def jacobians_are_shared(
     limits: Limits,
     shard: Shard | None = None,
 ) -> bool:
-    """Whether a step that was tried has overwritten the Jacobians."""
+    """Return whether a step that was tried has overwritten the Jacobians."""
     if shard is not None:
         # as on the device that has the most: all devices linearise together
         stored, dims = factors[0].form.jacobian.dtype(types), library.jacobian_dims

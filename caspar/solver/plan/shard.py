@@ -54,7 +54,7 @@ ChosenInstances = Chosen | ChosenParts
 
 
 def size_of(chosen: ChosenInstances) -> int:
-    """How many are chosen."""
+    """Return how many are chosen."""
     if isinstance(chosen, ChosenParts):
         return chosen.size
     if isinstance(chosen, slice):
@@ -93,7 +93,7 @@ class Shard:
 
     @property
     def is_first(self) -> bool:
-        """Whether it counts what all devices have alike."""
+        """True if it counts what all devices have alike."""
         return self.rank == 0
 
     def numbers(self, factor: str, places: NDArray[Any], to_host: ToHost) -> NDArray[Any]:

@@ -277,7 +277,7 @@ def devices_of(given: Any, backend: Any) -> tuple[Backend, Devices | RankDevices
 
 
 def refuse_ranks(devices: object, method: str) -> None:
-    """Whether a method of `Solver` is for several ranks too.
+    """Return whether a method of `Solver` is for several ranks too.
 
     Raises:
         UnsuitedError: It needs all factors in one process.

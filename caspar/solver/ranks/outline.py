@@ -132,7 +132,7 @@ def _digest_of(arrays: Sequence[Any], to_host: ToHost) -> str:
 
 
 def check_alike(found: Sequence[Facts], name: Callable[[int], str]) -> None:
-    """Whether ranks pass parts of the same problem.
+    """Return whether ranks pass parts of the same problem.
 
     Args:
         found: Of all ranks.
@@ -195,7 +195,7 @@ def _terms(facts: FactorFacts) -> str:
 
 
 def is_whole_everywhere(factor: TracedFactor) -> bool:
-    """Whether all ranks pass all instances of a factor: nothing of it says which ones.
+    """Return whether all ranks pass all instances of a factor: nothing of it says which ones.
 
     It takes nodes in pairs of neighbours, or has one instance.
     """

@@ -13,7 +13,7 @@ def parts_of(values: Any) -> list[Any]:
 
 
 def num_numbers(values: Any) -> int:
-    """How many numbers there are in all parts."""
+    """Return how many numbers there are in all parts."""
     return sum(math.prod(map(int, part.shape)) for part in parts_of(values))
 
 

@@ -22,7 +22,7 @@ def cost_text(cost: float, digits: int = 6) -> str:
 
 
 def change_text(before: float, after: float) -> str:
-    """How much lower a cost became, in words; empty where that cannot be said."""
+    """Return how much lower a cost became, in words; empty where that cannot be said."""
     if not (math.isfinite(before) and math.isfinite(after)) or before <= 0.0:
         return ""
     if after == before:

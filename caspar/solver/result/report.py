@@ -139,7 +139,7 @@ def _held_text(problem: ProblemSize) -> str:
 
 
 def _bounds_facts(result: SolveResult) -> list[tuple[str, str]]:
-    """How many of the numbers with bounds are at one, and which if they are few."""
+    """Return how many of the numbers with bounds are at one, and which if they are few."""
     bounded = {name: count for name, count in result.problem.bounded.items() if count > 0}
     if len(bounded) == 0:
         return []
@@ -159,7 +159,7 @@ def _bounds_facts(result: SolveResult) -> list[tuple[str, str]]:
 
 
 def _constraint_facts(result: SolveResult) -> list[tuple[str, str]]:
-    """How well constraints hold, and how many of their entries hold the cost back."""
+    """Return how well constraints hold, and how many of their entries hold the cost back."""
     violation = result.violation
     if violation is None:
         return []

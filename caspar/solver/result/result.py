@@ -115,7 +115,7 @@ class SolveStatus(Enum):
 
     @property
     def is_success(self) -> bool:
-        """Whether the solve converged: no step lowers the cost by more than the tolerances."""
+        """True if the solve converged: no step lowers the cost by more than the tolerances."""
         return self.name.startswith("CONVERGED")
 
 

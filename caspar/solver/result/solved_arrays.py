@@ -97,7 +97,7 @@ def _collect(given: Any, names: Names, leaves: list[tuple[Names, Any]]) -> None:
 
 
 def _is_one_array(given: Sequence[Any]) -> bool:
-    """Whether a list is read as one array of numbers; else it has parts, or holds None."""
+    """Return whether a list is read as one array of numbers; else it has parts, or holds None."""
     if len(given) > 0 and hasattr(given[0], "shape"):
         return False
     try:
@@ -191,7 +191,7 @@ class SolvedArrays:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is all of a problem, and not the part of one of several processes."""
+        """True if this is all of a problem, and not the part of one of several processes."""
         return self._problem is not None
 
     @property

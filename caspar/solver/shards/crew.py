@@ -174,7 +174,7 @@ class _Decisions:
     asked: _Asked | None
 
     def __call__(self, record: IterationRecord) -> bool:
-        """Whether all stop.
+        """Return whether all stop.
 
         Raises:
             KeyboardInterrupt: Ctrl-C ends the solve.

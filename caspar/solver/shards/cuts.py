@@ -259,7 +259,7 @@ def _best(
 
 
 def _lacks(backend: Backend, needed: int) -> bool:
-    """Whether a device is known to have less memory left."""
+    """Return whether a device is known to have less memory left."""
     free = backend.free_bytes
     return free is not None and needed > free
 

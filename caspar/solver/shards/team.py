@@ -179,7 +179,7 @@ class Team:
         return found
 
     def take_interrupt(self) -> bool:
-        """Whether Ctrl-C asks for an end, here or on another rank; asked for once."""
+        """Return whether Ctrl-C asks for an end, here or on another rank; asked for once."""
         found, self._was_interrupted = self._was_interrupted, False
         if self._peers is not None:
             found, self._peers.was_interrupted = found or self._peers.was_interrupted, False
@@ -217,7 +217,7 @@ class Team:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the group is of no more use."""
+        """True if the group is of no more use."""
         with suppress(GroupError):
             if self.group is not None:
                 self.group.check()

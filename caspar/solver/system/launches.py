@@ -449,7 +449,7 @@ class Binder:
         return (*masks, *LIMITS) if plan.form.bounds_eliminated else masks
 
     def _placed(self, plan: FactorPlan) -> Mapping[str, Late]:
-        """How kernels of a factor find the eliminated node's place in a tile."""
+        """Return how kernels of a factor find the eliminated node's place in a tile."""
         this = self._this
         name = plan.factor.name
         fields = self._node_fields(name)
@@ -472,7 +472,7 @@ class Binder:
     # -- sums over nodes -----------------------------------------------------------------------
 
     def _sum(self, plan: FactorPlan, argument: Argument, part: NodePart) -> SharedSum:
-        """How a factor's items are summed to a part of an argument's nodes."""
+        """Return how a factor's items are summed to a part of an argument's nodes."""
         node = argument.node_type
         return SharedSum(
             part.dim(node),

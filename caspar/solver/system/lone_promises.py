@@ -104,7 +104,7 @@ def lone_promises(plan: Plan, cost: float, worth: float) -> Promises | None:
 
 
 def _is_at_rest(plan: Plan, node: NodePlan, rounding: float, most: float) -> bool:
-    """Whether the nodes of a type plainly are held, and promise no more.
+    """Return whether the nodes of a type plainly are held, and promise no more.
 
     NumPy takes a hundred times as long for a single node as these numbers do.
     """
@@ -154,7 +154,7 @@ def _all_are_at_rest(
 def _is_held_at_rest(
     gradient: Sequence[float], block: Sequence[float], least_curvature: float, most: float
 ) -> bool:
-    """Whether a node has more curvature than that in all directions, and promises no more.
+    """Return whether a node has more curvature than that in all directions, and promises no more.
 
     Cholesky's factorisation of the block H, scaled to a diagonal of 1. The other eigenvalues have
     the mean n / (n - 1) at most, so the least one is at least det H ((n - 1) / n)^(n - 1).

@@ -122,7 +122,7 @@ class AddSumSlots(AddAtomically):
     holds_partials: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """How many there are, a power of two."""
+        """Return how many there are, a power of two."""
         return (Field("slots"),)
 
     def num_objects(self, count: int, options: Options) -> int:

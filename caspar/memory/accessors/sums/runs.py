@@ -136,11 +136,11 @@ class AddRuns(AddAtomically, ByIndex):
             self._add(scope, arg, chunk, f"{arg.name}_kept", chunk * arg.chunk_length)
 
     def _waits(self, arg: ArgSpec) -> bool:
-        """Whether all scalars are summed in one loop at the end."""
+        """Return whether all scalars are summed in one loop at the end."""
         return arg.dim <= MANY_SCALARS and not self._is_staged(arg)
 
     def _is_staged(self, arg: ArgSpec) -> bool:
-        """Whether several lanes add a chunk: there are no vector additions of doubles."""
+        """Return whether several lanes add a chunk: there are no vector additions of doubles."""
         return self.rows or (arg.dtype is DType.FLOAT64 and arg.dim > 1)
 
     def _add_staged(self, scope: CudaScope, arg: ArgSpec) -> None:

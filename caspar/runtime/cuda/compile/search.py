@@ -59,5 +59,5 @@ class OptionSearch:
 
 
 def _goes_on() -> bool:
-    """Whether the program has not ended: it waits for this thread."""
+    """Return whether the program has not ended: it waits for this thread."""
     return threading.main_thread().is_alive()

@@ -14,7 +14,7 @@ Area = tuple[int, int]
 
 
 def overlap(some: Sequence[Area], others: Sequence[Area]) -> bool:
-    """Whether a byte belongs to both."""
+    """Return whether a byte belongs to both."""
     return any(begin < last and first < end for begin, end in some for first, last in others)
 
 

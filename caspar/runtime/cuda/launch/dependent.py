@@ -24,7 +24,7 @@ FIRST_CAPABILITY = 90
 
 
 def begins_early(launch: CudaLaunch, ahead: CudaLaunch) -> bool:
-    """Whether a launch may begin before the one ahead has ended.
+    """Return whether a launch may begin before the one ahead has ended.
 
     Both have to wait for what is ahead of them: then no more than one is ahead.
     """

@@ -141,7 +141,7 @@ def _num_multiprocessors(device: str) -> int:
 
 
 def _has_clusters() -> bool:
-    """Whether the blocks of a loop can be one thread block cluster."""
+    """Return whether the blocks of a loop can be one thread block cluster."""
     device = cupy.cuda.Device()
     return (
         int(device.compute_capability) >= FIRST_WITH_CLUSTERS
@@ -150,7 +150,7 @@ def _has_clusters() -> bool:
 
 
 def fits_device(phases: Sequence[Sequence[Launch]]) -> bool:
-    """Whether all blocks of every phase are resident at the same time.
+    """Return whether all blocks of every phase are resident at the same time.
 
     Where they are not, the largest kernel is quicker by itself than among others, whose registers
     and turns it would have to share: 200 us instead of 300 for 5 M factors (H200).
@@ -207,7 +207,7 @@ def _compiled(plan: LoopPlan, wanted: int) -> CudaKernel:
 
 
 def _spills(kernel: CudaKernel) -> bool:
-    """Whether it has more local memory than more blocks are worth."""
+    """Return whether it has more local memory than more blocks are worth."""
     return bool(kernel.function.local_bytes > MAX_SPILLED_BYTES)
 
 

@@ -188,7 +188,7 @@ def _specs(design: SolverDesign) -> list[KernelSpec]:
 
 
 def _is_likely(recipe: Recipe, form: SolverForm) -> bool:
-    """Whether a matrix will be formed, as far as is known without counts.
+    """Return whether a matrix will be formed, as far as is known without counts.
 
     Who names what is eliminated wants no compilation in mid-run: a factorisation may take over.
     """

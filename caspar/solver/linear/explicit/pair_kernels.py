@@ -43,12 +43,12 @@ class ArgumentPair:
 
     @property
     def is_of_one_type(self) -> bool:
-        """Whether the nodes' numbers, item by item, say which of them is the row."""
+        """True if the nodes' numbers, item by item, say which of them is the row."""
         return self.row.node_type.name == self.column.node_type.name
 
     @property
     def is_of_one_argument(self) -> bool:
-        """Whether it is of one node, and so on the diagonal."""
+        """True if it is of one node, and so on the diagonal."""
         return self.row.name == self.column.name
 
 

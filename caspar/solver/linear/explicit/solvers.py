@@ -363,7 +363,7 @@ def orthogonal_work(plan: Plan) -> float:
 
 
 def can_be_orthogonal(plan: Plan) -> bool:
-    """Whether nothing is eliminated, and everything is in float64."""
+    """Return whether nothing is eliminated, and everything is in float64."""
     types = plan.types
     all_types: Sequence[DType] = (types.values, types.storage, types.sums)
     return len(plan.eliminated) == 0 and all(dtype is DType.FLOAT64 for dtype in all_types)

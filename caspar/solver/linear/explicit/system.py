@@ -134,7 +134,7 @@ class ExplicitSystem:
         return arena
 
     def _sum(self, part: FactorBlocks | FillBlocks) -> SharedSum:
-        """How the blocks of a part's items are summed."""
+        """Return how the blocks of a part's items are summed."""
         blocks, tiles = self._structure.blocks[part.types], None
         count, size = blocks.num_blocks, self._plan.library.tile_size
         if self._plan.is_ordered:
@@ -145,7 +145,7 @@ class ExplicitSystem:
         return SharedSum(blocks.dim, DType.FLOAT64, count, tiles)
 
     def _merge_sum(self, types: MixedTypes, items: MergedItems) -> SharedSum:
-        """How Z of items is summed."""
+        """Return how Z of items is summed."""
         eliminated, reduced = (self._plan.node_plans[name].node for name in types)
         tiles = None
         if self._plan.is_ordered:

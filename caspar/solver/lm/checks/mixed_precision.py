@@ -58,7 +58,7 @@ def _reason(course: Course) -> str:
 
 
 def has_inexact_steps(course: Course) -> bool:
-    """Whether the last steps in mixed precision were far from what they promised."""
+    """Return whether the last steps in mixed precision were far from what they promised."""
     return most_unseen_steps(course) < 0
 
 

@@ -13,7 +13,7 @@ from caspar.solver.result.result import SolveStatus
 
 
 def residuals_are_tiny(system: NormalEquations, cost: float) -> bool:
-    """Whether squares of the first residuals, which were just evaluated, are too small.
+    """Return whether squares of the first residuals, which were just evaluated, are too small.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
     them by more, or by half.

@@ -83,7 +83,7 @@ def decision_text() -> str:
 
 
 def _decided(numbers: list[Scalar], scalars: dict[str, Scalar]) -> list[Scalar]:
-    """Whether the step is plain, its gain ratio, and the state behind it."""
+    """Return whether the step is plain, its gain ratio, and the state behind it."""
     kept: dict[str, Any] = {one.name.lower(): numbers[one] for one in STATE}
     kept |= {one.name.lower(): 0.5 < numbers[one] for one in TRUTHS}
     damping = kept.pop("step_damping")
