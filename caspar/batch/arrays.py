@@ -151,7 +151,7 @@ class BatchArrays:
         return self._shared_out(where, rows, array.shape, problem)
 
     def index(self, where: str, given: Any, size: int, what: str) -> Rows:
-        """Which node or row of its problem each instance touches."""
+        """Return the node or row of its problem that each instance touches."""
         inner, problem = self._unpacked(where, given)
         array, xp = self._reader.array(where, inner)
         expected = 1 if problem is not None else 2

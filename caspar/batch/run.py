@@ -70,7 +70,7 @@ class CompiledKernels:
         return kernel, spent_s
 
     def take_backlog(self) -> float:
-        """Those seconds."""
+        """Return the seconds that no result has reported, and forget them."""
         spent_s, self.backlog_s = self.backlog_s, 0.0
         return spent_s
 

@@ -147,7 +147,7 @@ def _solve(
 
 
 def _fixed(names: Sequence[str]) -> dict[str, Any]:
-    """As `caspar.Solver.solve` takes it; what is wholly held counts over parts of it."""
+    """Return `fixed` for `caspar.Solver.solve`; what is held as a whole wins over its parts."""
     fixed: dict[str, Any] = {}
     for name in sorted(names, key=list(FIXED)[::-1].index):
         node, field, which = FIXED[name]

@@ -95,7 +95,7 @@ class Load:
 
     @classmethod
     def of(cls, arg: str, lines: Sequence[str]) -> "list[Load]":
-        """Of lines that declare what is loaded first of all, or the address that it is loaded by.
+        """Return the loads of the lines that declare what is loaded first, or its address.
 
         An address is by itself: it may be known long before.
         """

@@ -283,7 +283,7 @@ def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kernel
 
 
 def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
-    """Of an eliminated type: `inner` = W^T W `inner`."""
+    """Return the kernel of an eliminated type that computes `inner` = W^T W `inner`."""
     kernel = NodeBuilder(node, "solve", types.storage, types, eliminated=True)
     kernel.guard("done")
     inner = kernel.read_part(NodePart.INNER)
@@ -322,7 +322,7 @@ def activate_kernel(
 
 
 def clip_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
-    """Of a type that remains, in place: `step` that ends at the bounds."""
+    """Return the kernel of a type that remains which ends `step` at the bounds, in place."""
     kernel = NodeBuilder(node, "clip", types.values, types, bounded=True, few_items=True)
     clipped = _clipped(kernel, kernel.read_part(NodePart.STEP), scaled=scaled)
     kernel.write_part(NodePart.STEP, clipped)
@@ -381,7 +381,7 @@ def eliminated_retract_kernel(
     masked: bool = False,
     bounded: bool = False,
 ) -> KernelSpec:
-    """Of an eliminated type: the step -W^T W (gradient + `inner`), and as `retract_kernel`.
+    """Return the kernel of an eliminated type: step -W^T W (gradient + `inner`), then retract.
 
     Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
     twice the decrease that these nodes promise by themselves.

@@ -276,7 +276,7 @@ def _reduce(
 
 
 def _times_left(rows: Sequence[Sequence[Scalar]]) -> Callable[[Sequence[Scalar]], list[Scalar]]:
-    """Of Q by rows: a column c to (I - Q Q^T) c; many rows without the matrix."""
+    """Return what multiplies a column c by I - Q Q^T; with many rows, without that matrix."""
     columns = list(zip(*rows, strict=True))
     if len(rows) > 2 * len(columns):
 

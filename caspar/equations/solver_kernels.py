@@ -46,7 +46,7 @@ def kernel_specs(
 def rounded_arguments(
     factors: Sequence[TracedFactor], specs: Sequence[KernelSpec]
 ) -> dict[str, tuple[str, ...]]:
-    """By factors: the arguments that kernels of theirs read rounded to the type of storage."""
+    """Return, for each factor, the arguments that its kernels read rounded to the storage type."""
     found = {}
     for factor in factors:
         names = {kernel_name(factor.name, role) for role in FACTOR_ROLES}

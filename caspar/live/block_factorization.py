@@ -514,7 +514,7 @@ class BlockFactorization:
             self._work_in_order = work / num_blocks
 
     def _order_found(self, num_blocks: int) -> Integers:
-        """By AMD: the block of each row of L."""
+        """Ask AMD for an order: the block of each row of L."""
         from caspar.runtime.cpu.direct import QdldlFactorization
 
         layout = self._layout

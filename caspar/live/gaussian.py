@@ -131,7 +131,7 @@ def _stacked(blocks: Sequence[_Block]) -> _Block:
 
 
 def _compressed(rows: Rows) -> Rows:
-    """As few rows with the same normal matrix."""
+    """Return fewer rows with the same normal matrix."""
     return rows if len(rows) <= rows.shape[1] else np.asarray(np.linalg.qr(rows, mode="r"))
 
 

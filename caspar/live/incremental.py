@@ -93,7 +93,7 @@ class Evaluated:
 
     @property
     def cost(self) -> float:
-        """Of all."""
+        """Cost of all factors and Gaussians."""
         squares = sum(float((one.residual**2).sum()) for one in self.gaussians.values())
         costs = sum(float(costs.sum()) for _, costs, _ in self.parts)
         return costs + 0.5 * squares + self.constant
@@ -124,7 +124,7 @@ class Evaluated:
         return found
 
     def costs(self) -> dict[str, float]:
-        """Of each factor."""
+        """Return the cost of each factor."""
         found: dict[str, float] = {}
         for name, costs, _ in self.parts:
             found[name] = found.get(name, 0.0) + float(costs.sum())

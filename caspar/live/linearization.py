@@ -174,7 +174,7 @@ class Linearizer:
     def evaluate(
         self, values: Mapping[str, Rows], known: Mapping[str, int] | None = None
     ) -> dict[str, tuple[Rows, RowGroup]]:
-        """By each factor with instances their (m,) costs and their rows.
+        """Return the (m,) costs and the rows of each factor that has instances.
 
         Args:
             values: By node type (count, storage_dim).
@@ -213,7 +213,7 @@ class Linearizer:
         return bound
 
     def moved(self, step: Rows) -> dict[str, Rows]:
-        """By node type (count, storage_dim): the values after a step of all unknowns."""
+        """Return (count, storage_dim) values by node type, after a step of all unknowns."""
         found = {}
         for name, table in self._nodes.items():
             if table.count > 0:

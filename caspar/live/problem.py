@@ -341,7 +341,7 @@ class Problem:
 
     @property
     def values(self) -> Mapping[str, Rows]:
-        """By node type (n, storage_dim) current values, in the order of `ids`; copies."""
+        """Current values by node type, (n, storage_dim), in the order of `ids`; copies."""
         with self._lock:
             found = {name: table.values.rows.copy() for name, table in self._nodes.items()}
             return ByName(found, "node type")
@@ -364,7 +364,7 @@ class Problem:
 
     @property
     def gaussians(self) -> Mapping[int, Gaussian]:
-        """By handle what `marginalize` and `add_gaussian` left."""
+        """Gaussians of `marginalize` and `add_gaussian`, by handle."""
         return dict(self._gaussians.by_handle)
 
     def add_gaussian(self, gaussian: Gaussian) -> int:

@@ -241,7 +241,7 @@ class ReadAccessor(Accessor):
         raise NotImplementedError(f"{self.name} reads no tables")
 
     def half(self, *, successor: bool) -> ReadAccessor:
-        """Of a pair: how the object, or its successor, is read."""
+        """Return how one object of a pair, or its successor, is read."""
         return self
 
     @abstractmethod

@@ -32,12 +32,12 @@ class PickedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the chosen rows."""
+        """Shape of the chosen rows."""
         return len(self.numbers), *self.rows.shape[1:]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the array."""
+        """Type of the array."""
         found: np.dtype[Any] = self.rows.dtype
         return found
 

@@ -124,7 +124,7 @@ def _rerun() -> Any:
 
 
 def _colors(state: State, name: str, scale: ErrorScale | None) -> NDArray[np.uint8] | None:
-    """By residual; None: there is none."""
+    """Return colours by residual; None: there is no residual."""
     errors = state.errors.get(name)
     if errors is None or scale is None:
         return None

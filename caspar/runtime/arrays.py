@@ -34,7 +34,7 @@ class Location:
     number: int = 0
 
     def __str__(self) -> str:
-        """As users write it."""
+        """Return the name that users write."""
         return "the host" if self.kind == "host" else f"{self.kind}:{self.number}"
 
 

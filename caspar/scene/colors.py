@@ -73,7 +73,7 @@ def rgb(errors: Floats, scale: ErrorScale) -> NDArray[np.uint8]:
 
 
 def logarithms(errors: Floats) -> Floats:
-    """Of lengths of residuals; NaN stays."""
+    """Return logarithms of lengths of residuals; NaN stays."""
     found: Floats = np.log10(np.maximum(errors, LEAST))
     return found
 

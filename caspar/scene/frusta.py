@@ -24,7 +24,7 @@ NUM_CORNERS = len(_STROKE)
 
 
 def frustum_length(scene: Scene, longest: float) -> float:
-    """As long as cameras are apart, within limits.
+    """Return a length about the distance between cameras, within limits.
 
     Args:
         scene: What is drawn.

@@ -84,7 +84,7 @@ class Place:
 
 
 def places_of(factors: Iterable[TracedFactor]) -> dict[str, Place]:
-    """By node type, what can be drawn of it.
+    """Return what can be drawn of each node type.
 
     Vectors are points if they share a factor with a pose of as many dimensions, or if there are no
     poses; others are lenses, biases and the like.

@@ -197,7 +197,7 @@ class Chooser:
         return replace(subset.recipe, precision=precision)
 
     def _subset(self, present: Mapping[str, tuple[str, ...]]) -> "_Subset":
-        """Of those factors, as their weights and the parameters of their losses are given."""
+        """Return the subset of those factors, with their weights and parameters of losses."""
         whole = self._recipe
         factors = tuple(
             with_terms(one, present[one.name]) for one in whole.factors if one.name in present
@@ -210,7 +210,7 @@ class Chooser:
         return _Subset(replace(whole, factors=factors, nodes=nodes), usual)
 
     def _by_values(self, recipe: Recipe, problem: Problem) -> Recipe:
-        """As values in two types ask for it.
+        """Return the recipe that values in two types ask for.
 
         Constants that are too large for the type of values are in that of storage. Where points
         are far from zero, Jacobians of rounded ones are inexact: they are stored then.
@@ -269,7 +269,7 @@ class Chooser:
 
 
 def suited(recipe: Recipe, make: Callable[[Recipe], Made]) -> tuple[Made, tuple[str, ...]]:
-    """By the user's linear solver, or by `auto` if that does not suit what is left.
+    """Make something with the user's linear solver, or with `auto` if that one does not suit.
 
     Args:
         recipe: With some of the factors.

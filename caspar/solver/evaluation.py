@@ -51,7 +51,7 @@ class Evaluation:
 
     @property
     def cost(self) -> float:
-        """That of all factors."""
+        """Cost of all factors."""
         return sum(self.costs.values())
 
     def residuals(self, factor: str) -> Floats:
@@ -92,7 +92,7 @@ class Evaluation:
 
 
 def loss_names(factors: Sequence[TracedFactor]) -> dict[str, str]:
-    """By factors with a loss its name."""
+    """Return the name of each loss, by factors that have one."""
     return {one.name: one.loss.name for one in factors if one.loss is not None}
 
 
@@ -139,7 +139,7 @@ class Residuals:
         return InstanceKernels(self._backend, "residuals", makers)
 
     def of(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, Floats]:
-        """By factor (m, residual_dim), on the host.
+        """Return (m, residual_dim) residuals by factor, on the host.
 
         Args:
             factors: Factors with instances.

@@ -241,7 +241,7 @@ class _Course:
         return result, ratios
 
     def _ratios(self, arrays: Mapping[str, Any]) -> dict[str, Floats]:
-        """By factor (m,) squared residuals over squared thresholds."""
+        """Return (m,) squared residuals over squared thresholds, by factor."""
         found = self._solver.evaluate(arrays)
         return {
             name: (found.residuals(name) ** 2).sum(axis=1) / square
@@ -306,7 +306,7 @@ def _squared_thresholds(
     threshold: float | Mapping[str, Any] | None,
     probability: float | Mapping[str, float] | None,
 ) -> dict[str, Floats]:
-    """By factor (m,) squared thresholds.
+    """Return (m,) squared thresholds by factor.
 
     Raises:
         InputError: Names the factor, what is wrong, what is allowed.
@@ -344,7 +344,7 @@ def _threshold(start: Evaluation, name: str, value: Any) -> Floats:
 
 
 def _known(start: Evaluation, given: Mapping[str, Any]) -> dict[str, Flags]:
-    """By factor (m,) booleans: which instances are no outliers.
+    """Return (m,) booleans by factor: which instances are no outliers.
 
     Raises:
         InputError: Names the factor, what is wrong, what is allowed.

@@ -394,7 +394,7 @@ def _give_back(
 
 
 def without_matrices(recipe: Recipe) -> Recipe:
-    """By conjugate gradients, which devices can share.
+    """Return the recipe with conjugate gradients, which devices can share.
 
     Raises:
         UnsuitedError: The user chose something else.

@@ -193,7 +193,7 @@ class Session:
             return self._made[active.key][0]
 
     def _preparation(self, active: Active) -> Preparation:
-        """Of what takes part; the memory of large problems goes before there is another."""
+        """Return the preparation of what takes part; memory of a large problem is freed before."""
         with self._lock:
             # the most recently used one is last
             chosen = self._made.pop(active.key)
@@ -212,7 +212,7 @@ class Session:
             self._backlog_s += time_s
 
     def take_backlog(self) -> float:
-        """Those seconds that no result has reported."""
+        """Return the seconds that no result has reported, and forget them."""
         with self._lock:
             time_s, self._backlog_s = self._backlog_s, 0.0
         return time_s

@@ -103,14 +103,14 @@ def _evaluation(kernel: ProgramBuilder, number: int, one: ProblemFactor) -> Eval
 
 
 def score_graph(shape: BatchShape, number: int) -> Graph:
-    """Of a factor, given by its number: what one instance adds to `cost`."""
+    """Return the graph that adds an instance of a factor, given by its number, to `cost`."""
     kernel = ProgramBuilder("score", shape.storage)
     kernel.put(COST, 0, _evaluation(kernel, number, shape.factors[number]).cost)
     return kernel.graph.build()
 
 
 def linearize_graph(shape: BatchShape, number: int) -> Graph:
-    """Of a factor, given by its number: what one instance adds to the normal equations.
+    """Return the graph that adds an instance of a factor to the normal equations.
 
     Stored are `<argument>.gradient`, entry i, and `<argument>.<argument>.matrix`, entry
     i * columns + j; of a node's own block the lower triangle.
@@ -137,7 +137,7 @@ def _linearization(evaluation: Evaluation) -> tuple[Blocks, Sequence[Scalar], Bl
 
 
 def rows_graph(shape: BatchShape, number: int) -> Graph:
-    """Of a factor, given by its number: what a warp multiplies, and what the gradient gains.
+    """Return the graph of what a warp multiplies and what the gradient gains, for one factor.
 
     Stored is `rows`, entry r * columns + c: the rows of C, with the columns of all node arguments
     side by side, and in the row after them the instance's part of the gradient.
@@ -156,7 +156,7 @@ def rows_graph(shape: BatchShape, number: int) -> Graph:
 
 
 def orthogonal_rows_graph(shape: BatchShape, number: int) -> Graph:
-    """Of a factor, given by its number: the rows [C | u] of one instance, C^T u its gradient."""
+    """Return the graph of the rows [C | u] of an instance of one factor, C^T u its gradient."""
     factor = shape.factors[number].factor
     kernel = ProgramBuilder("rows", shape.storage)
     evaluation = _evaluation(kernel, number, shape.factors[number])
@@ -198,7 +198,7 @@ def _put_rows(
 
 
 def normal_graph(shape: BatchShape, number: int) -> Graph:
-    """As `linearize_graph` without gradient, and without the curvature of the loss."""
+    """Return `linearize_graph` without the gradient and without the curvature of the loss."""
     factor = shape.factors[number].factor
     kernel = ProgramBuilder("normal", shape.storage)
     _add_blocks(kernel, factor, _weighted(_evaluation(kernel, number, shape.factors[number])))

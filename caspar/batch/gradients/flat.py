@@ -92,7 +92,7 @@ class _Flat:
         return self._backend.upload(array), stride
 
     def _row_of(self, argument: Argument) -> Array:
-        """Which row of an argument's array each instance reads."""
+        """Return the row of an argument's array that each instance reads."""
         stride = self._array(argument)[1]
         is_once = argument.kind is ArgumentKind.CONST_UNIQUE
         if is_once:
@@ -100,7 +100,7 @@ class _Flat:
         return self._within + self._problem * stride if self._row is None else self._row
 
     def _node_of(self, argument: Argument) -> Array:
-        """Which node of all problems each instance touches."""
+        """Return the node, counted through all problems, that each instance touches."""
         count = self._batch.shape.nodes_of(argument).count
         if count == 1:
             return self._problem

@@ -65,7 +65,7 @@ class BlockSystem:
         self._upper = backend.upload(first + column * self._size + row)
 
     def _places(self) -> tuple[Integers, Integers]:
-        """Of each unknown its problem, and its row in that problem's block."""
+        """Return the problem of each unknown, and its row in that problem's block."""
         blocks, places, first = [], [], 0
         for size in self._sizes.values():
             blocks.append(np.repeat(np.arange(self._num), size))

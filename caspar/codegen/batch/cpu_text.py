@@ -67,7 +67,7 @@ class CpuProblemText(ProblemText):
         return f"select({condition}, {if_true}, {if_false})"
 
     def reciprocal_root(self, expression: str, dtype: DType) -> str:
-        """As programs have it."""
+        """Return the text of 1 / sqrt, as programs write it."""
         return OP_TEXT[Op.RSQRT].format(expression).replace("@one", self.number(1.0, dtype))
 
     def compute(self, step: Instruction, operands: Sequence[str], dtype: DType) -> list[str]:

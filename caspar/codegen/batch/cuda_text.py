@@ -71,7 +71,7 @@ class CudaProblemText(ProblemText):
         return f"(({condition}) ? ({if_true}) : ({if_false}))"
 
     def reciprocal_root(self, expression: str, dtype: DType) -> str:
-        """As programs have it."""
+        """Return the text of 1 / sqrt, as programs write it."""
         return OP_TEXT[dtype][Op.RSQRT].format(f"({expression})")
 
     def compute(self, step: Instruction, operands: Sequence[str], dtype: DType) -> list[str]:

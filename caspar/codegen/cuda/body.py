@@ -39,7 +39,7 @@ FIRST_WORDS = 64
 
 
 def used_lines(definitions: Mapping[str, str], text: str) -> list[str]:
-    """Those of the definitions that the text, or a later one of them, names."""
+    """Return the definitions that the text, or a later definition, names."""
     lines: list[str] = []
     for name, line in reversed(list(definitions.items())):
         if re.search(rf"\b{name}\b", text) is not None:

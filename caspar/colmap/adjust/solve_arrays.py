@@ -122,7 +122,7 @@ class SolveArrays:
 
     @property
     def held(self) -> dict[str, Mask]:
-        """As for `Solver.solve(fixed=...)`: `fixed` of node types of which anything is held."""
+        """Masks for `Solver.solve(fixed=...)`, for the node types of which anything is held."""
         return {kind: mask for kind, mask in self.fixed.items() if mask.any()}
 
     @property

@@ -210,7 +210,7 @@ def constraint(*, kind: str | ConstraintKind) -> Callable[[Callable[..., Any]], 
 
 
 def constraint_kinds(factors: Sequence[Factor]) -> dict[str, ConstraintKind]:
-    """By the names of the constraints among some factors what must hold of them."""
+    """Return the kind of each constraint among some factors, by name."""
     return {one.name: one.must_be for one in factors if isinstance(one, Constraint)}
 
 

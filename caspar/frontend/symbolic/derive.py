@@ -292,7 +292,7 @@ def _root_of_one_plus_square(builder: GraphBuilder, call: Call, sign: float) -> 
 
 
 def _root_of_square_minus_one(builder: GraphBuilder, call: Call) -> int:
-    """As (x - 1) (x + 1): x^2 - 1 cancels near 1, where the arcosh is steep."""
+    """Write x^2 - 1 as (x - 1) (x + 1): it cancels near 1, where the arcosh is steep."""
     x, one = call.operands[0], builder.const(1.0)
     return builder.unary(Op.SQRT, builder.prod([builder.sub(x, one), builder.sum([x, one])]))
 

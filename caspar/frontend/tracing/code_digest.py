@@ -90,7 +90,7 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
 
 
 def _attributes(code: UserCode, thing: Any) -> Iterator[Any]:
-    """Of what decorators return, factors and kernels, objects whose attributes are used."""
+    """Yield the attributes of factors and kernels that code uses."""
     held = getattr(thing, "__dict__", {})
     names = {"__wrapped__", "function", *code.names}
     yield from (held[name] for name in sorted(names.intersection(held)))

@@ -41,7 +41,7 @@ class PointArgument:
 
     @property
     def num_scalars(self) -> int:
-        """Of all templates."""
+        """Scalars of all templates."""
         return self.storage_dim * len(self.templates)
 
 

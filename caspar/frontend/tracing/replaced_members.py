@@ -313,7 +313,7 @@ def _members_of_symengine() -> Members:
 
 
 def _members_of_sympy() -> Members:
-    """Of the classes that answer themselves, in any version; the others call one of these."""
+    """Return the members of the classes that answer themselves, in any version of SymPy."""
     ours: _Table = conversions_of(sympy.Expr)
     numbers = (sympy.Float, sympy.Rational, sympy.NumberSymbol)
     for kind in (sympy.Basic, sympy.Expr, *numbers, RepMatrix):

@@ -79,7 +79,7 @@ def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Placemen
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]], order: Sequence[int]) -> list[int]:
-    """As deep as the longest way to a node, but reads no further up than needed."""
+    """Return layers: the longest way to a node, but no higher than the node's readers need."""
     after: list[list[int]] = [[] for _ in range(count)]
     for start, end in edges:
         after[start].append(end)

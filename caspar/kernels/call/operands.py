@@ -112,7 +112,7 @@ def _operand(
 
 
 def meant(name: object, allowed: Iterable[str]) -> str:
-    """Which name somebody may have meant, in brackets; else nothing."""
+    """Return the allowed name that somebody may have meant, in brackets, or nothing."""
     close = difflib.get_close_matches(str(name), list(allowed), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

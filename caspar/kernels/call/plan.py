@@ -540,12 +540,12 @@ class _Kit:
         return self.backend.num_multiprocessors
 
     def order(self, options: Mapping[str, Any]) -> TileOrder:
-        """Of the prepared index."""
+        """Return the tile order of the prepared index."""
         order: TileOrder = options["prepared"].order(self.tile_size)
         return order
 
     def tiles(self, options: Mapping[str, Any], num_objects: int) -> TileIndex:
-        """Those that were prepared, or new ones."""
+        """Return the tiles that were prepared, or new ones."""
         prepared = options.get("prepared")
         if prepared is not None and prepared.size <= num_objects:
             tiles: TileIndex = prepared.tiles(self.tile_size)

@@ -57,7 +57,7 @@ class ObjectCount:
     spare: int = 0
 
     def __str__(self) -> str:
-        """As the length of an array: `n`, `n + 1`, `n / 256`, `1`; `m` where any will do."""
+        """Return it as the length of an array: `n`, `n + 1`, `n / 256`, `1`; `m` for any length."""
         if self.per_item is None:
             return "m"
         if self.per_item == 0.0:

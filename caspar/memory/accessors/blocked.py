@@ -83,7 +83,7 @@ def cuda_stream(scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
 def cuda_load_or_default(
     scope: CudaScope, arg: ArgSpec, chunk: int, number: str, default: Sequence[float]
 ) -> list[str]:
-    """As `cuda_load`, but a default where `number` is outside 0 .. `<name>_size` - 1."""
+    """Load as `cuda_load` does, or take a default if `number` is outside 0 .. `<name>_size` - 1."""
     loaded, place = scope.temporary(), scope.temporary()
     vector = cuda_vector(arg, chunk)
     first = chunk * arg.chunk_length
@@ -172,7 +172,7 @@ def cpu_load(scope: CpuScope, arg: ArgSpec, chunk: int, number: str) -> list[str
 def cpu_load_or_default(
     scope: CpuScope, arg: ArgSpec, chunk: int, number: str, default: Sequence[float]
 ) -> list[str]:
-    """As `cpu_load`, but a default where `number` is outside 0 .. `<name>_size` - 1."""
+    """Load as `cpu_load` does, or take a default if `number` is outside 0 .. `<name>_size` - 1."""
     object_number = scope.temporary()
     scope.emit(f"{object_number} = {number}")
     inside = f"0 <= {object_number} and {object_number} < {arg.name}_size"

@@ -58,7 +58,7 @@ class Strided:
         return (Field("offset"), Field("stride"))
 
     def num_items(self, length: int | None, options: Options) -> int | None:
-        """As many as stay inside the array.
+        """Return the number of items that stay inside the array.
 
         Raises:
             ValueError: The first item would touch an object before the first.

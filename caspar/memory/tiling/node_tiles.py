@@ -298,7 +298,7 @@ def _ordered_nodes(
 
 
 def _all_nodes(present: NDArray[np.int32], num_nodes: int) -> NodeOrder:
-    """Those that have items as they are, then the others."""
+    """Return the nodes that have items in their order, then the others."""
     is_absent = np.ones(num_nodes, dtype=bool)
     is_absent[present] = False
     nodes = np.concatenate([present, np.flatnonzero(is_absent)]).astype(np.int32)

@@ -122,13 +122,13 @@ class CpuIndexing:
         return single_object_tiles(num_tiles)
 
     def largest(self, arrays: Sequence[Array]) -> list[NDArray[np.float64]]:
-        """By NumPy."""
+        """Compute the largest entries with NumPy."""
         return [largest_of_columns(rows) for rows in arrays]
 
     def move(
         self, target: Array, source: Array, added: Sequence[float], draw: int | None = None
     ) -> None:
-        """By NumPy."""
+        """Move values with NumPy."""
         write_moved(target, source, added, draw)
 
 
@@ -313,7 +313,7 @@ class CpuBackend(CpuIndexing):
         return np.array(array)
 
     def take_rows(self, target: Array, rows: Array, order: Array) -> None:
-        """By NumPy."""
+        """Take rows with NumPy."""
         np.take(rows, order, axis=0, out=target)
 
     def host_copies(self, arrays: Sequence[Array]) -> HostCopies:

@@ -32,7 +32,7 @@ takes 34 ms instead of 31, and not 5 s now and then."""
 
 @cache
 def _threads() -> ThreadpoolController:
-    """Of the libraries that are loaded; finding them takes longer than a small factorisation."""
+    """Find the loaded BLAS libraries; that takes longer than a small factorisation."""
     return ThreadpoolController().select(user_api="blas")
 
 

@@ -110,7 +110,7 @@ class CudaMember(CudaBackend):
         self._group, self._rank = group, rank
 
     def all_reduce(self, arrays: Sequence[Array]) -> Launch:
-        """By NCCL."""
+        """Add up arrays of all members with NCCL."""
         return AllReduce(self._group, self._rank, tuple(arrays))
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:

@@ -213,7 +213,7 @@ class CudaMemory(CudaDevice):
         return np.asarray(cupy.asnumpy(array))
 
     def take_rows(self, target: Array, rows: Array, order: Array) -> None:
-        """By a kernel of our own: CuPy would compile one for every pair of types."""
+        """Take rows with a kernel of our own: CuPy would compile one for every pair of types."""
         kept, places = cupy.ascontiguousarray(rows), cupy.ascontiguousarray(order)
         num_words = target.nbytes // _WORD
         if num_words == 0:
@@ -225,7 +225,7 @@ class CudaMemory(CudaDevice):
         kernel((-(-num_words // BLOCK_SIZE),), (BLOCK_SIZE,), arguments)
 
     def largest(self, arrays: Sequence[Array]) -> list[NDArray[np.float64]]:
-        """By a kernel of our own; arrays of the host by NumPy."""
+        """Compute the largest entries with a kernel of our own; arrays of the host with NumPy."""
         away = [_number_rows(rows) for rows in arrays if not isinstance(rows, np.ndarray)]
         ends = np.cumsum([0, *(int(rows.shape[1]) for rows in away)])
         found = cupy.zeros(int(ends[-1]), np.uint64)
@@ -250,7 +250,7 @@ class CudaMemory(CudaDevice):
     def move(
         self, target: Array, source: Array, added: Sequence[float], draw: int | None = None
     ) -> None:
-        """By a kernel of our own."""
+        """Move values with a kernel of our own."""
         if source.size == 0:
             return
         sizes = np.zeros(_MOST_COLUMNS, source.dtype)
@@ -262,9 +262,9 @@ class CudaMemory(CudaDevice):
         kernel(grid, (BLOCK_SIZE,), (*numbers, drawn, *sizes, source, target))
 
     def host_copies(self, arrays: Sequence[Array]) -> HostCopies:
-        """By way of pinned memory."""
+        """Copy to the host through pinned memory."""
         return CudaCopies(self.stream, arrays)
 
     def host_scalars(self, scalars: Array) -> HostScalars:
-        """By way of pinned memory."""
+        """Keep scalars of the host in pinned memory."""
         return CudaScalars(self.stream, scalars)

@@ -92,5 +92,5 @@ class Connection:
 
 
 def _abort(communicator: Any) -> None:
-    """By `ncclCommAbort`: `ncclCommDestroy` would also wait for the other members."""
+    """Call `ncclCommAbort`: `ncclCommDestroy` would also wait for the other members."""
     aside(communicator.abort)

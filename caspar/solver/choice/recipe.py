@@ -119,7 +119,7 @@ def _checked_elimination(
 
 
 def value_fields(nodes: Sequence[NodeType]) -> dict[str, dict[str, range]]:
-    """By node type: where the fields of its dataclass are in a row of its values."""
+    """Return, by node type, the range of each field of its dataclass in a row of its values."""
     return {node.name: storage_fields(node.python_type) for node in nodes}
 
 
@@ -217,7 +217,7 @@ class Remade:
 
     @property
     def constraint_kinds(self) -> dict[str, ConstraintKind]:
-        """By constraint what must hold."""
+        """Return the kind of each constraint, by name."""
         return constraint_kinds(self._given)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:

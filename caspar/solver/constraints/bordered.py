@@ -95,7 +95,7 @@ class Border:
         return np.asarray(summed, np.float64)
 
     def diagonal(self, first: Floats) -> Floats:
-        """That of the first block."""
+        """Return the diagonal of the first block."""
         return np.asarray(first[self._diagonal])
 
     def solved(self, system: System) -> tuple[Floats, Floats] | None:

@@ -191,7 +191,7 @@ class Course:
         return sum(one.solve_time_s for one in self._results) + self._newton_s
 
     def _next_options(self, number: int) -> SolveOptions | None:
-        """Those of a solve of the loop; None: nothing is left of the limits."""
+        """Return the options of a solve of the loop; None: the limits are used up."""
         given, limits = self._options, dict[str, Any]()
         tolerance = FIRST_TOLERANCE * TIGHTER**number
         if tolerance > EXACT and (given.cost_tolerance or 0.0) < tolerance:

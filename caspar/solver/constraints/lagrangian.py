@@ -255,7 +255,7 @@ class Expansion:
         )
 
     def moved(self, point: Point, step: Floats) -> dict[str, Floats]:
-        """By node type the values after a step of all unknowns, (size,)."""
+        """Return (size,) values by node type, after a step of all unknowns."""
         backend, charts = self._backend, self._lagrangian.charts
         found = dict(point.values)
         for name, steps in self.unknowns.split(step).items():

@@ -71,7 +71,7 @@ def is_impossible(
 
 
 def violated_text(found: Mapping[str, Linearised], sizes: Sizes, tolerance: float) -> str:
-    """Which instances do not hold, and by how much."""
+    """Name the instances that do not hold, and by how much."""
     texts = []
     for name, one in found.items():
         worst = (one.violation / one.scale(sizes)).max(axis=1, initial=0.0)

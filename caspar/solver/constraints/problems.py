@@ -135,5 +135,5 @@ class ConstrainedProblems:
         }
 
     def sizes(self, problem: Problem) -> dict[str, Floats]:
-        """Of the values of a problem: see `value_sizes`."""
+        """Return the sizes of the values of a problem: see `value_sizes`."""
         return value_sizes(self.recipe.nodes, self.on_host(problem))

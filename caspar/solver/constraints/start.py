@@ -89,7 +89,7 @@ def curvatures_of(
     problem: Problem,
     jacobians: Sequence[FactorJacobian],
 ) -> dict[str, Floats]:
-    """By node type (n, tangent_dim), the diagonal of J^T J; 0 for what is held."""
+    """Return the (n, tangent_dim) diagonal of J^T J by node type; 0 for what is held."""
     xp = backend.xp
     found = {}
     for node in nodes:

@@ -44,7 +44,7 @@ class TangentRows:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the constraints."""
+        """Names of the constraints."""
         return frozenset(self._constraints.kinds)
 
     def of(self, problem: Problem, jacobians: Sequence[FactorJacobian]) -> list[FactorJacobian]:

@@ -108,7 +108,7 @@ class Constraints:
         self._kernels = InstanceKernels(backend, "constraints", makers)
 
     def at(self, problem: Problem) -> dict[str, Linearised]:
-        """By name those that have instances."""
+        """Linearise the constraints that have instances, by name."""
         self._kernels.load(self.factors, [FIRST])
         backend = self._backend
         values = {name: Packed.of(backend, rows) for name, rows in problem.values.items()}
@@ -149,7 +149,7 @@ def linearised(
 
 
 def value_sizes(nodes: Sequence[NodeType], values: Mapping[str, Floats]) -> dict[str, Floats]:
-    """By node type (tangent_dim,): the largest number of each component, 1 for turns.
+    """Return (tangent_dim,) by node type: the largest number of each component, 1 for turns.
 
     Args:
         nodes: Node types.

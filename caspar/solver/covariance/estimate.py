@@ -43,7 +43,7 @@ class HeldRows(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Of those in the recipe that are no factors."""
+        """Names of kernels in the recipe that are no factors."""
 
     def of(self, problem: Problem, jacobians: Sequence[FactorJacobian]) -> list[FactorJacobian]:
         """Their rows, of great weight, beside the Jacobians of the factors."""

@@ -327,7 +327,7 @@ class Adjoint:
         moving: Mapping[str, Array],
         role: str,
     ) -> Derived:
-        """By the implicit function theorem.
+        """Derive a solution by the implicit function theorem.
 
         Args:
             problem: With the values after a solve, on the device, in float64.

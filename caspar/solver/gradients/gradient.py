@@ -39,7 +39,7 @@ class Gradient:
         object.__setattr__(self, "arrays", ByName(arrays, "node type or factor"))
 
     def __getitem__(self, name: str) -> Any:
-        """Of a node type an array; of a factor a mapping from its arguments to arrays.
+        """Return the array of a node type, or a mapping from a factor's arguments to arrays.
 
         A factor's mapping has its constant arguments, `weight` if one was given, and the parameters
         of its loss.

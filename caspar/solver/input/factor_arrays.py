@@ -48,7 +48,7 @@ class FactorArrays:
 
     @property
     def offsets(self) -> list[int] | None:
-        """Those of the parts of a factor that is in parts; else None."""
+        """Offsets of the parts of a factor that is in parts; else None."""
         for array in (
             *self.nodes.values(),
             *(one.index for one in self.constants.values()),

@@ -43,12 +43,12 @@ class PartedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of all parts together."""
+        """Shape of all parts together."""
         return self.offsets[-1], *self.parts[0].shape[1:]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of each part."""
+        """Type of each part."""
         found: np.dtype[Any] = self.parts[0].dtype
         return found
 
@@ -123,7 +123,7 @@ class PartedArray:
             return whole
 
     def cut(self, whole: Array) -> "PartedArray":
-        """As many rows of an array as parts like these, each where this one's is."""
+        """Cut an array into as many parts, each where this array's part is."""
         parts = []
         for (first, end), part, member in zip(
             pairwise(self.offsets), self.parts, self.members, strict=True

@@ -274,7 +274,7 @@ def _put(mapping: dict[str, Any], path: Path, array: Any) -> None:
 def _aligned(
     where: str, factor: TracedFactor, given: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], Any]] | None:
-    """By part what the user gave of it, and one of its arrays; None: there are no parts.
+    """Return what the user gave of each part, and one of its arrays; None: there are no parts.
 
     Arrays of the host beside parts are cut as these are.
 

@@ -118,7 +118,7 @@ def _num_small_parts(
 def _numbered(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
 ) -> list[list[Indices]] | None:
-    """By factor the nodes of its arguments, numbered through all types; None: not to be had."""
+    """Return, by factor, the nodes of its arguments, numbered through all types; None: unknown."""
     firsts: dict[str, int] = {}
     for node in nodes:
         firsts[node.name] = sum(problem.counts[name] for name in firsts)

@@ -98,7 +98,7 @@ class DerivativeSizes:
 
     @classmethod
     def joined(cls, parts: Sequence["DerivativeSizes"]) -> "DerivativeSizes":
-        """Of several parts of a problem, each with its own nodes of the eliminated types."""
+        """Join the sizes of several parts of a problem, each with its own eliminated nodes."""
         if len(parts) == 1:
             return parts[0]
         by_type: dict[str, list[_Rows]] = {}
@@ -116,7 +116,7 @@ class DerivativeSizes:
         )
 
     def levelling_holds(self, damping: float) -> bool:
-        """Of a D that is levelled: whether that would hold a scalar at every damping.
+        """Return whether a D that is levelled would hold a scalar at every damping.
 
         Then its entry is a levelled one in all nodes, and not marked by `WITHIN_REACH`.
         """

@@ -340,7 +340,7 @@ class Linearization(NamedTuple):
         return self._at(Place.CURRENT if is_kept else Place.NOWHERE, was_rejected=True)
 
     def released(self) -> "Linearization":
-        """As if no step had been rejected at these values; they have to be linearised again."""
+        """Return it as if no step had been rejected here; values have to be linearised again."""
         return self._at(Place.NOWHERE, was_rejected=False)
 
     def levelled(self, levelling: float) -> "Linearization":

@@ -111,13 +111,13 @@ class Packed:
 
     @staticmethod
     def empty(backend: Backend, count: int, dim: int) -> "Packed":
-        """Of zeros."""
+        """Return packed zeros."""
         data = backend.xp.zeros(array_scalars(dim, FLOAT, count))
         return Packed(data, count, tuple(chunk_views(data, count, dim, FLOAT)))
 
     @staticmethod
     def of(backend: Backend, rows: Array) -> "Packed":
-        """Of (count, dim) rows, wherever they are."""
+        """Pack (count, dim) rows, wherever they are."""
         packed = Packed.empty(backend, *map(int, rows.shape))
         packed.fill(backend.upload(rows))
         return packed

@@ -28,7 +28,7 @@ class Span(Enum):
 
     @property
     def text(self) -> str:
-        """As tables show it."""
+        """Text in tables."""
         return self.value
 
 
@@ -48,7 +48,7 @@ class OwnedPart:
 
     @property
     def text(self) -> str:
-        """As tables show it: `Pose.gradient`, `snavely.residual`, `snavely.point__gradient`."""
+        """Text in tables: `Pose.gradient`, `snavely.residual`, `snavely.point__gradient`."""
         array = self.part.text if self.argument == "" else part_name(self.argument, self.part.text)
         return f"{self.owner}.{array}"
 

@@ -257,7 +257,7 @@ def _shared(factor: TracedFactor) -> list[Argument]:
 def tile_partner(
     factor: TracedFactor, eliminated: Argument | None, counts: Mapping[str, int]
 ) -> Argument | None:
-    """By which tiles are sorted: the argument with the most nodes, of those that stay.
+    """Return the argument that tiles are sorted by: of those that stay, the one with most nodes.
 
     Args:
         factor: The factor.

@@ -131,7 +131,7 @@ class KernelLibrary:
 
     @property
     def sources(self) -> dict[str, KernelSource]:
-        """Of all kernels that are loaded, by name."""
+        """Sources of all kernels that are loaded, by name."""
         return {name: kernel.source for name, kernel in self._kernels.copy().items()}
 
     def kernel(self, name: str) -> Kernel:

@@ -87,7 +87,7 @@ class FactorPlan:
 
     @property
     def node_tiles(self) -> NodeTiles:
-        """Those of a factor that has an eliminated node."""
+        """Return the node tiles of a factor that has an eliminated node."""
         assert self.order.node_tiles is not None
         return self.order.node_tiles
 
@@ -221,12 +221,12 @@ class Plan:
 
     @cached_property
     def node_plans(self) -> dict[str, NodePlan]:
-        """By the node type's name."""
+        """Plans of node types, by name."""
         return {plan.node.name: plan for plan in self.nodes}
 
     @cached_property
     def factor_plans(self) -> dict[str, FactorPlan]:
-        """By the factor's name."""
+        """Plans of factors, by name."""
         return {plan.factor.name: plan for plan in self.factors}
 
     @property

@@ -180,7 +180,7 @@ def _sum_tiles(
     order: FactorOrder,
     counts: Mapping[str, int],
 ) -> dict[str, TileIndex]:
-    """Of the shared node arguments that are not eliminated, by name."""
+    """Return the tiles of the shared node arguments that are not eliminated, by name."""
     tiles = {}
     for argument in factor.nodes:
         index = order.index(argument.name)

@@ -461,7 +461,7 @@ class _Regions:
         return [*groups, products]
 
     def _linearized_groups(self, plan: FactorPlan) -> list[Entries]:
-        """Of a linearisation, and of what comes after it: `store`, `reduce`.
+        """Return the arrays of a linearisation, and of what comes after it: `store`, `reduce`.
 
         Gradients stand first in both, so that they are the same regions.
         """

@@ -24,7 +24,7 @@ class Evaluated(Protocol):
 
     @property
     def cost(self) -> float:
-        """That of all factors."""
+        """Cost of all factors."""
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
         """(m, residual_dim) of a factor."""

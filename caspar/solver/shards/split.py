@@ -101,7 +101,7 @@ def _shards(
     cuts: Mapping[str, Cut],
     chosen: Sequence[dict[str, ChosenInstances]],
 ) -> dict[int, Shard]:
-    """By the number of each part that has instances what it knows of the whole."""
+    """Return, for each part that has instances, what it knows of the whole."""
     sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
     kept = [number for number, own in enumerate(sizes) if sum(own.values()) > 0]
     most = {factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors}
@@ -129,7 +129,7 @@ def _chosen(
     number: int,
     workers: Sequence[Member],
 ) -> ChosenInstances:
-    """Which instances of a factor a part has."""
+    """Return the instances of a factor that a part has."""
     arrays, backend = problem.factors[factor.name], workers[number]
     if form.eliminated is None:
         return _evenly(arrays, number, len(workers))
@@ -167,7 +167,7 @@ def added_of(
     most: Mapping[str, int],
     cuts: Mapping[str, Cut] | None = None,
 ) -> dict[str, int]:
-    """By type that remains how many instances add to its nodes in the part with the most.
+    """Return, by type that remains, the instances that add to its nodes in the largest part.
 
     Where few of them have most of these, as many as if all had so many.
     """

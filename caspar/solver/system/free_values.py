@@ -33,7 +33,7 @@ class Values(Protocol):
 
     @property
     def starts(self) -> Mapping[str, Array]:
-        """By node type, (n, storage_dim) start values, on host or device."""
+        """Return (n, storage_dim) start values by node type, on host or device."""
 
     @property
     def communicator(self) -> Communicator:
@@ -191,7 +191,7 @@ def _has_no_influence(system: Values, suspect: Suspect, cost: float) -> bool:
 
 
 def _largest_starts(system: Values) -> Largest:
-    """Of a system's start values."""
+    """Return the largest numbers of a system's start values."""
     names = [
         node.node.name
         for node in system.plan.nodes

@@ -73,7 +73,7 @@ class LateSum:
         return self._bind(Late(self._kernel), bindings, self._num_objects)
 
     def _kernel(self) -> Kernel:
-        """Which one suits depends on the number of partials."""
+        """Return the kernel that suits the number of partials."""
         lanes = num_lanes(self._tiles("num_partials").now(), self._num_objects.now())
         if lanes not in self._kernels:
             one = self._sum

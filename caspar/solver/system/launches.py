@@ -483,7 +483,7 @@ class Binder:
         )
 
     def _tiles(self, plan: FactorPlan, argument: Argument, part: NodePart) -> TileIndex | None:
-        """Those of the partials; None: there are none."""
+        """Return the tiles of the partials; None: there are none."""
         if argument.name in plan.tiles or not plan.has_partials(argument):
             return plan.tiles.get(argument.name)
         num_sums, node_tiles = plan.num_tiles, plan.order.node_tiles

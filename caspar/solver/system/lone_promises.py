@@ -78,7 +78,7 @@ def are_looked_at(plan: Plan) -> bool:
 
 
 def lone_promises(plan: Plan, cost: float, worth: float) -> Promises | None:
-    """Of a plan whose gradients and blocks are those of the current values.
+    """Return the promises of a plan whose gradients and blocks are those of the current values.
 
     Args:
         plan: Gradients and blocks may be scaled by D, which changes nothing here.
@@ -294,7 +294,7 @@ def joint_texts(
 
 
 def _free_texts(plan: Plan, node: NodePlan, moved: NDArray[np.bool_]) -> tuple[str, ...]:
-    """Of each node with a direction that nothing holds, or of the first ones and how many more."""
+    """Name the nodes with a direction that nothing holds: the first ones, and how many more."""
     rows = np.flatnonzero(moved.any(axis=1))
     texts = [_text(plan, node, int(row), moved[row]) for row in rows[:MOST_NAMED]]
     if len(rows) > MOST_NAMED:

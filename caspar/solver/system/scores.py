@@ -20,7 +20,7 @@ def factor_costs(plan: Plan) -> dict[str, float]:
 
 
 def num_beyond_scale(plan: Plan) -> dict[str, int]:
-    """By each factor with a loss: how many residuals are longer than its scale."""
+    """Return, by factor with a loss, the number of residuals that are longer than its scale."""
     with_loss = [factor.factor.name for factor in plan.factors if factor.factor.loss is not None]
     if len(with_loss) == 0:
         return {}
@@ -60,7 +60,7 @@ MANY_SLOTS = 1 << 16
 
 
 def typical_costs(plan: Plan) -> dict[str, float]:
-    """By factor the median of its instances' squared residuals, or of its tiles' costs.
+    """Return, by factor, the median of its instances' squared residuals, or of its tiles' costs.
 
     A few huge residuals do not change it.
     """

@@ -184,7 +184,7 @@ def _places_of(source: KernelSource) -> list[str]:
 
 
 def _indented(lines: Sequence[str]) -> str:
-    """As they stand in a kernel's text."""
+    """Indent lines as they stand in a kernel's text."""
     return "".join(f"{line}\n" if line.startswith("#") else f"  {line}\n" for line in lines)
 
 

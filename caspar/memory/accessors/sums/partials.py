@@ -126,7 +126,7 @@ class AddSumSlots(AddAtomically):
         return (Field("slots"),)
 
     def num_objects(self, count: int, options: Options) -> int:
-        """As many as there are slots."""
+        """Return the number of slots."""
         return MIN_SLOTS
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:

@@ -47,6 +47,6 @@ class AddSharedSum(AddSharedPartials):
         return AddSharedRuns() if "prepared" in options else AddSharedPeers()
 
     def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
-        """As the kernel's access needs."""
+        """Bind an output as the kernel's access needs it."""
         assert arg.write is not None
         return arg.write.bind(arg, output, options, kit)

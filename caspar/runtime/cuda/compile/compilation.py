@@ -174,7 +174,7 @@ def _has_failed(kernel: "Future[CudaKernel]") -> bool:
 
 
 def _num_cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

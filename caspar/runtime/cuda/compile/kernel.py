@@ -134,7 +134,7 @@ def size_options(source: KernelSource, block_size: int) -> tuple[str, ...]:
 
 
 def architecture() -> str:
-    """Of the current device, `sm_90` for example."""
+    """Return the architecture of the current device, for example `sm_90`."""
     return f"sm_{cupy.cuda.Device().compute_capability}"
 
 

@@ -36,7 +36,7 @@ class LoadedFunction:
 
     @property
     def address(self) -> int:
-        """As the driver takes it."""
+        """Address in the form in which the driver takes it."""
         return int(self.function.ptr)
 
 

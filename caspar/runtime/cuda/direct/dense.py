@@ -70,7 +70,7 @@ extern "C" __global__ void check(unsigned size, const double* rhs, const double*
 
 @cache
 def _check_kernel(device: int) -> Any:
-    """Of the current device."""
+    """Return the check kernel of the current device."""
     return load_functions(_CHECK_SOURCE, ("check",))["check"].function
 
 

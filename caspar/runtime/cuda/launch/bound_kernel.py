@@ -49,7 +49,7 @@ class BoundKernel:
         ]
 
     def all_areas(self, address: Callable[[Array], int]) -> list[Area | None]:
-        """By parameter: where its array begins and ends; None: it is a number."""
+        """Return begin and end of each parameter's array; None: the parameter is a number."""
         return [
             None if isinstance(value, int) else (address(value), address(value) + int(value.nbytes))
             for value in self.values

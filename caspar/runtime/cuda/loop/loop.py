@@ -130,7 +130,7 @@ def fused_launch(
 
 
 def _num_multiprocessors(device: str) -> int:
-    """Of a device that can wait for a whole grid."""
+    """Return the multiprocessors of a device that can wait for a whole grid."""
     attributes = cupy.cuda.Device().attributes
     if attributes.get("CooperativeLaunch", 0) == 0:
         raise BackendError(

@@ -177,7 +177,7 @@ class _Copies:
                 )
 
     def place(self, value: int | Array) -> int | None:
-        """Which of the scalars an array begins with; None: it is none of them."""
+        """Return the scalar that an array begins with; None: it is none of them."""
         if isinstance(value, int) or not self._begin <= self._address(value) < self._end:
             return None
         return (self._address(value) - self._begin) // self._size
@@ -189,7 +189,7 @@ class _Copies:
         )
 
     def shared(self, places: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
-        """Of parameters and the scalars they begin with: those that stand for copies."""
+        """Return parameters that stand for copies, with the scalars that they begin with."""
         return tuple((name, place) for name, place in places.items() if place is not None)
 
     def _written(self, launch: BoundKernel) -> list[int | Array]:

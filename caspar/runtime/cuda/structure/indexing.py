@@ -60,7 +60,7 @@ class _SortedTiles:
 
 
 def _no_tiles(num_objects: int) -> TileIndex:
-    """Of an index without items."""
+    """Return the tiles of an index without items."""
     none = cupy.empty(0, dtype=cupy.uint16)
     zeros = cupy.zeros(num_objects + 1, dtype=cupy.int32)
     partials = cupy.empty(0, dtype=cupy.int32)

@@ -42,7 +42,7 @@ class Tools(Protocol):
         """Replace (n,) uint32 by the sums of all before each."""
 
     def sorted_places(self, index: Array, tile_size: int) -> Array:
-        """As `memory.tiling.tiles.TileOrder.order`, perhaps not yet."""
+        """Sort as `memory.tiling.tiles.TileOrder.order` does; the result may not be ready yet."""
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """A copy, when it is there."""
@@ -96,7 +96,7 @@ def make_node_tiles(
     *,
     keep_order: bool = False,
 ) -> NodeTiles:
-    """As `memory.tiling.node_tiles.build_node_tiles`, to the last number."""
+    """Build what `memory.tiling.node_tiles.build_node_tiles` builds, to the last number."""
     dtype = place_dtype(num_partners, tile_size) if dtype is None else dtype
     if node.shape[0] == 0:
         none = tools.xp.empty(0, dtype=np.int32)
@@ -113,7 +113,7 @@ def make_node_tiles(
 def make_node_order(
     tools: Tools, node: Array, partner: Array, num_nodes: int, num_partners: int, tile_size: int
 ) -> NodeOrder:
-    """As `memory.tiling.node_tiles.build_node_order`, to the last number."""
+    """Build what `memory.tiling.node_tiles.build_node_order` builds, to the last number."""
     if node.shape[0] == 0:
         return _given_order(tools, num_nodes)
     grouped = _group(tools, node, num_nodes, tile_size)

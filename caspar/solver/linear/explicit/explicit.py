@@ -132,7 +132,7 @@ def _by_cost(plan: Plan) -> Method:
 
 
 def _factorization(plan: Plan) -> Method:
-    """Of a matrix that may be full: on one core that is looked at if it has many unknowns."""
+    """Return the method for a matrix that may be full: one core looks at it if it is large."""
     in_parallel, limits = plan.library.backend.traits.factorizes_in_parallel, plan.limits
     most = limits.max_dense if in_parallel else limits.min_dense_on_one_core
     return Method.DENSE if reduced_size(plan) <= most else Method.SPARSE

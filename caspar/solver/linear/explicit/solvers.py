@@ -165,7 +165,7 @@ class SparseSolver:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Those of the library, which a fork may change."""
+        """Remarks of the library, which a fork may change."""
         return self._factorization.remarks
 
     def begin(self) -> None:

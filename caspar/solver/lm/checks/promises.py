@@ -84,7 +84,7 @@ def _promises(course: Course) -> Promises | None:
 
 
 def remarks(course: Course) -> Judgment | None:
-    """Which node holds up the solve, and of which unknowns the residuals say nothing."""
+    """Name the node that holds up the solve, and the unknowns that no residual determines."""
     promises, cost = course.told_promises, course.cost
     if promises is None or course.too_narrow != "":
         return None  # float64 judges anew
