@@ -224,7 +224,7 @@ def cached(
     to_json: Callable[[Made], dict[str, Any]],
     from_json: Callable[[Mapping[str, Any]], Made],
 ) -> Made:
-    """What this process or the cache has, or what is generated now.
+    """Return what this process or the cache has, or generate it now.
 
     Callers share the result: it must not be changed.
 
@@ -257,7 +257,7 @@ def _stored(
     to_json: Callable[[Made], dict[str, Any]],
     from_json: Callable[[Mapping[str, Any]], Made],
 ) -> Made:
-    """What the cache has, or what is generated now; see `cached`."""
+    """Return what the cache has, or generate it now; see `cached`."""
     content = read_entry("plans", key)
     if content is not None:
         return from_json(json.loads(content))

@@ -32,7 +32,7 @@ class MissingPackageError(CasparError, ImportError):
         self._given = (purpose, package, extra)
 
     def __reduce__(self) -> tuple[type["MissingPackageError"], tuple[str, str, str]]:
-        """What makes it again, for `pickle`."""
+        """Return what `pickle` makes it from."""
         return type(self), self._given
 
 

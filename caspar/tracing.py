@@ -77,7 +77,7 @@ def _kept_or_traced(factor: Factor) -> TracedFactor:
 
 
 def _reading(factor: Factor) -> Reading | None:
-    """What a factor may read; None: that is not known, or a debugger keeps lines from tracing."""
+    """Return what a factor may read; None: unknown, or a debugger keeps lines from tracing."""
     if sys.gettrace() is not None:
         return None
     return reading_of(factor.function, argument_annotations(factor))

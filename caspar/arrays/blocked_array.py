@@ -271,7 +271,7 @@ class BlockedArray:
 
     @property
     def location(self) -> Location:
-        """Where its memory is."""
+        """Device and library of its memory."""
         return location(self.buffer)
 
     @property
@@ -299,7 +299,7 @@ class BlockedArray:
         return backend_of(self.buffer).name
 
     def binding(self) -> Binding:
-        """What a windowed argument of a kernel is bound to."""
+        """Binding of a windowed argument of a kernel."""
         return Binding(self.buffer, self.capacity, self.first, self.length)
 
     def overlaps(self, other: BlockedArray) -> bool:

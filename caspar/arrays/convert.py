@@ -164,7 +164,7 @@ def rows_of(where: str, given: Any, dim: int | None = None) -> Array:
 
 
 def _rows(where: str, given: Any, array: Array, dim: int | None) -> Array:
-    """What was read from a user's rows as (n, dim)."""
+    """Return a user's rows as (n, dim)."""
     if array.dtype.kind not in "fiu":
         raise InputError(
             f"{where}: dtype {array.dtype}; allowed are floating types and integers"

@@ -147,12 +147,12 @@ class SharedIndices:
 
     @property
     def backend(self) -> Backend:
-        """Where it is."""
+        """Backend that holds it."""
         return self._backend
 
     @property
     def location(self) -> Location:
-        """Where it lives."""
+        """Device and library of its memory."""
         return location(self._index)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -199,7 +199,7 @@ class SharedIndices:
 
 
 def _remade(kind: type[SharedIndices], index: Array, size: int, backend: str) -> SharedIndices:
-    """What a pickle holds; its range has been tested, or was not to be."""
+    """Make one from the contents of a pickle; its range was checked, or was not to be."""
     return kind(index, size, backend, check=False)
 
 

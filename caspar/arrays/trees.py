@@ -33,7 +33,7 @@ def with_leaves(tree: ArrayTree, replaced: Mapping[Path, Any], above: Path = ())
 
 
 def leaf_at(tree: ArrayTree, path: Path) -> Any:
-    """What a path of the arrays of a solve leads to in a gradient.
+    """Follow a path of the arrays of a solve in a gradient.
 
     The values of an indexed or a ragged argument stand there under its own name.
     """

@@ -191,7 +191,7 @@ def _says_nothing(kind: ArgumentKind) -> bool:
 
 
 def _own_arrays(found: TracedFactor, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is passed for the arguments of a factor, names checked."""
+    """Return the arrays of a factor's arguments, with checked names."""
     name, where = found.name, f"factor {found.name}"
     kinds = {one.source: one for one in found.arguments}
     needed = found.required
@@ -233,7 +233,7 @@ def _taken_apart(where: str, given: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is passed besides values; lists of indices as arrays."""
+    """Return the arguments that are no values; lists of indices as arrays."""
     options = {name: one for name, one in given.items() if name != "values"}
     if isinstance(options.get("index"), list | tuple):
         options["index"] = np.asarray(options["index"], np.int64)

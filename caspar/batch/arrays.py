@@ -174,7 +174,7 @@ class BatchArrays:
         return self._shared_out(where, rows, array.shape, problem)
 
     def ragged(self, where: str, problem: Array) -> Ragged:
-        """Where the rows of each problem are.
+        """Find the rows of each problem.
 
         Raises:
             InputError: A problem is named that there is not.

@@ -158,7 +158,7 @@ def options_of_singular(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def option_numbers(chosen: SolveOptions, shape: BatchShape) -> NDArray[np.float64]:
-    """What the kernel reads, by `Option`."""
+    """Return the numbers that the kernel reads, by `Option`."""
     options = CompleteOptions.complete(chosen, usual_options(shape))
     relief = max(options.min_damping, LEAST_RELIEF[shape.storage])
     numbers = {

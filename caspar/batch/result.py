@@ -118,7 +118,7 @@ class BatchResult:
 
     @cached_property
     def counts(self) -> dict[SolveStatus, int]:
-        """How many problems ended in which way, those that occur, the most frequent first."""
+        """Number of problems by status, the most frequent first; statuses that occur."""
         numbers = np.bincount(self._host_codes, minlength=len(STATUSES))
         order = sorted(range(len(STATUSES)), key=lambda code: (-int(numbers[code]), code))
         return {STATUSES[code]: int(numbers[code]) for code in order if numbers[code] > 0}

@@ -59,7 +59,7 @@ class CompiledKernels:
         return self._kernel(COVARIANCE_KERNEL, shape)
 
     def source(self, shape: BatchShape) -> KernelSource:
-        """What `solving` is compiled from."""
+        """Return the source that `solving` is compiled from."""
         return cached_batch_kernel(shape, self._backend.traits.target)
 
     def _orthogonal(self, shape: BatchShape) -> tuple[Kernel, float]:
@@ -87,7 +87,7 @@ class CompiledKernels:
 
 
 def input_bindings(backend: Backend, batch: Batch) -> dict[str, Binding]:
-    """What a kernel reads of problems, on the backend's device, by the kernel's arguments."""
+    """Return the bindings that a kernel reads of problems, by its arguments."""
     arrays: dict[str, Array] = {}
     strides: dict[str, int] = {}
     for number, nodes in enumerate(batch.shape.nodes):
@@ -166,7 +166,7 @@ class BatchRun:
     def _bound(
         self, kernel: Kernel, options: NDArray[np.float64]
     ) -> tuple[Callable[[], None], Array]:
-        """What runs a kernel, and what is not 0 behind it if it left problems to another one."""
+        """Return a runner of a kernel, and a flag that it left problems to another kernel."""
         backend = self._backend
         handed = backend.xp.zeros(1, np.int32)
         own = {names.OPTIONS: backend.upload(options)}
@@ -183,7 +183,7 @@ class BatchRun:
         return is_exact and bool(self._backend.to_host(handed)[0] != 0)
 
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """What `BatchResult` holds of it, as the kind of arrays that were given."""
+        """Return the fields of `BatchResult`, as the kind of arrays that were given."""
         return found_arrays(
             self._backend, self._batch, arrays, self._starts, self._ends, self._outputs
         )
@@ -197,7 +197,7 @@ def found_arrays(
     ends: Sequence[Array],
     outputs: Mapping[str, Array],
 ) -> dict[str, Any]:
-    """What `BatchResult` holds of a run, as the kind of arrays that were given.
+    """Return the fields of `BatchResult`, as the kind of arrays that were given.
 
     Args:
         backend: Where the run was.

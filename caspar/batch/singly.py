@@ -91,7 +91,7 @@ class SingleRuns:
             self._keep(problem, self._solved(problem))
 
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """What `BatchResult` holds of it, as the kind of arrays that were given."""
+        """Return the fields of `BatchResult`, as the kind of arrays that were given."""
         upload = self._backend.upload
         nodes = [one.node.name for one in self._batch.shape.nodes]
         outputs = {

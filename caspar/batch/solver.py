@@ -294,7 +294,7 @@ class BatchSolver(Remade):
         bounds: Mapping[str, Any] | None,
         options: Mapping[str, Any],
     ) -> Runs:
-        """What solves the problems, ready to be launched."""
+        """Return the runs that solve the problems, ready to be launched."""
         chosen = checked_options(options)
         batch = self._read(arrays, fixed, bounds, check=chosen.check)
         if is_large(batch.shape, self._target):

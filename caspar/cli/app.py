@@ -336,7 +336,7 @@ def _run_inspect(request: argparse.Namespace) -> ExitCode:
 
 
 def _message(error: Exception) -> str:
-    """What to tell the user about an error of the input or the machine."""
+    """Return the message for an error of the input or the machine."""
     if isinstance(error, CasparError) or not isinstance(error, OSError):
         return str(error) or "out of memory"
     if error.filename is not None and error.strerror is not None:

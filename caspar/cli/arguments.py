@@ -20,7 +20,7 @@ exit code:
 
 
 def add_backend(command: argparse.ArgumentParser) -> None:
-    """Where to run."""
+    """Add the option that says where to run."""
     command.add_argument(
         "--backend",
         choices=[choice.value for choice in BackendChoice],
@@ -62,7 +62,7 @@ def add_loss_scale(command: argparse.ArgumentParser, unit: str = "PIXELS") -> No
 
 
 def add_report(command: argparse.ArgumentParser, drawn: str = "the scene") -> None:
-    """What is written or printed besides."""
+    """Add the options of what is written or printed besides."""
     command.add_argument(
         "--json", type=Path, metavar="PATH", help="write status, costs and iterations"
     )

@@ -27,7 +27,7 @@ def clear_caches(console: Console) -> ExitCode:
 
 
 def cache_text(usage: CacheUsage) -> str:
-    """Where the cache is, how large it is and may become, and why it is not used if it is not."""
+    """Describe the cache: folder, size, limit, and why it is not used if it is not."""
     if usage.folder is None:
         return usage.refusal
     text = f"{usage.folder}: {_size(usage)}, of at most {bytes_text(usage.max_bytes)}"

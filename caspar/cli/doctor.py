@@ -130,7 +130,7 @@ def _cuda(driver: CudaDriver | None) -> list[Finding]:
 
 
 def _cupy(driver: CudaDriver | None) -> Finding:
-    """What is installed; what it can do is asked only where a driver could answer."""
+    """Find what is installed; what it can do is asked only if a driver could answer."""
     installed, missing = versions_text(CUPY_PACKAGES)
     text = installed or "not installed"
     verdict = Verdict.PLAIN if installed else Verdict.ABSENT
@@ -194,7 +194,7 @@ def _cuda_backend() -> Finding:
 
 
 def _on_cuda() -> list[Finding]:
-    """Where CUDA is usable: what repeats the inner loop of large problems, and sparse matrices."""
+    """Describe CUDA, if it is usable: graphs that repeat the inner loop, and sparse matrices."""
     if cuda_problem() is not None:
         return []
     return [_graph_loops(), _sparse()]

@@ -17,7 +17,7 @@ LINE_INTERVAL_S = 5.0
 
 
 def progress_shown(console: Console, is_quiet: bool) -> AbstractContextManager[None]:
-    """What suits a console."""
+    """Show progress in the way that suits a console."""
     if is_quiet:
         return showing(False)
     return showing(None, None if has_live_output(console.file) else _Lines(console))

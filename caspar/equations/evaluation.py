@@ -55,7 +55,7 @@ class Correction:
 
     @property
     def kept(self) -> list[Scalar]:
-        """What kernels that come after the linearisation need: see `correction_dim`."""
+        """Numbers that kernels after the linearisation need: see `correction_dim`."""
         return [self.root] if self.bend is None else [self.root, self.bend, *self.residual]
 
     @staticmethod
@@ -141,7 +141,7 @@ class Evaluation:
 
     @property
     def weight(self) -> Scalar:
-        """What the instance weighs, where it has a weight."""
+        """Weight of the instance, if it has one."""
         return self.storage[WEIGHT][0]
 
     def _loss(self, loss: TracedLoss, square: Scalar) -> tuple[Scalar, Scalar, Scalar]:
@@ -175,7 +175,7 @@ class Evaluation:
         return (slope * self.weight if self.factor.is_weighted else slope).sqrt()
 
     def correction(self, residual: Sequence[Scalar]) -> "Correction | None":
-        """What weight and loss make of the Jacobian and the residual; None: they change nothing.
+        """Return the correction by weight and loss; None: they change nothing.
 
         Args:
             residual: (rows,) of this instance, which may be more precise than `self.residual`.

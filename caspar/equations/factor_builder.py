@@ -43,7 +43,7 @@ class SharedSums(Enum):
 
     @property
     def block_access(self) -> WriteAccessor:
-        """How items' blocks of a matrix are summed."""
+        """Return how items' blocks of a matrix are summed."""
         return AddSharedPartials() if self is SharedSums.ORDERED else AddRuns()
 
 
@@ -83,7 +83,7 @@ class FactorForm:
         return self.eliminated is not None and self.eliminated.node_type.name == node_type
 
     def linearized(self, argument: Argument) -> tuple[NodePart, ...]:
-        """What a linearisation adds to an argument's node; blocks may come after it."""
+        """Return what a linearisation adds to an argument's node; blocks may follow."""
         adds_block = self.has_block(argument) and not self.jacobian.is_stored
         # D is of the block, where that has the parts of all factors
         is_whole = adds_block and (argument is self.eliminated or not self.solver_eliminates)
@@ -178,7 +178,7 @@ class FactorBuilder(KernelBuilder):
         return self.read(name, argument.storage_dim, dtype, access)
 
     def value_of(self, argument: Argument) -> tuple[str, DType]:
-        """What the kernel calls the storage of an argument, and its type in memory."""
+        """Return the kernel's name for the storage of an argument, and its type in memory."""
         if self.types.rounds_values and self.graph.dtype is self.types.storage:
             return argument.part(ROUNDED_VALUE), self.types.storage
         return argument.value_name, value_dtype(argument, self.types)
@@ -197,7 +197,7 @@ class FactorBuilder(KernelBuilder):
         self.write(FactorPart.RESIDUAL.text, values, self.types.storage, WriteSequential())
 
     def read_correction(self) -> Correction | None:
-        """What `write_correction` left; None: the Jacobian is what it is."""
+        """Read the result of `write_correction`; None: the Jacobian is not corrected."""
         dim = correction_dim(self.factor)
         if dim == 0:
             return None
@@ -264,7 +264,7 @@ class FactorBuilder(KernelBuilder):
         return self.read(part.of(argument), dim, part.dtype(self.types), access)
 
     def spread_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
-        """What came of the sums over a node, for each of its items."""
+        """Return the results of sums over a node, for each of its items."""
         argument = self.form.eliminated_argument
         access = SpreadOverNode(argument.part("sum"))
         return self.exchange(argument.part("spread"), values, access)

@@ -105,14 +105,14 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
 
 
 def damping_diagonal(kernel: NodeBuilder, *, scaled: bool) -> list[Scalar]:
-    """What the damping multiplies in the variables of the linear system: D, or 1 where scaled."""
+    """Return what the damping multiplies in the linear system: D, or 1 if it is scaled."""
     if scaled:
         return [Scalar(kernel.graph, kernel.graph.const(1.0))] * kernel.node.tangent_dim
     return kernel.read_part(NodePart.DIAGONAL)
 
 
 def round_kernel(node: NodeType, types: Types) -> KernelSpec:
-    """What is linearised to `rounded`, in the type of storage."""
+    """Return the kernel that rounds what is linearised to `rounded`, in the type of storage."""
     kernel = NodeBuilder(node, "round", types.values, types)
     kernel.write_part(NodePart.ROUNDED, kernel.read_part(NodePart.NODES))
     return kernel.build()

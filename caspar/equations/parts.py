@@ -115,7 +115,7 @@ class NodePart(Enum):
         self.layout = layout
 
     def of(self, argument: Argument) -> str:
-        """What kernels of a factor call it."""
+        """Return the name that kernels of a factor use."""
         return argument.part(self.text)
 
     def dtype(self, types: Types) -> DType:

@@ -165,7 +165,7 @@ class _Evaluator:
         return _State(storage, [total], sums[: len(slope)], sums[len(slope) :])
 
     def _spread(self, storage: list[Scalar]) -> list[Scalar]:
-        """What the leader has, for each item."""
+        """Give the leader's values to each item."""
         self._num_spreads += 1
         name = self._eliminated.part(f"spread{self._num_spreads}")
         return self._kernel.exchange(name, storage, SpreadOverNode(self.team))

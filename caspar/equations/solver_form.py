@@ -99,7 +99,7 @@ def eliminable_types(
 
 
 def _in_order(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> tuple[NodeType, ...]:
-    """What can be eliminated, the first ones before the others."""
+    """Return the types that can be eliminated, the first ones before the others."""
     chosen: list[NodeType] = []
     for node in nodes:
         if len(chosen) + 1 == len(nodes) or not _stands_alone(factors, node):

@@ -279,7 +279,7 @@ def make_factor(
 
 
 def _seen(argument: Argument, values: Mapping[str, Any]) -> Any:
-    """What the error sees of the values of a factor's arguments."""
+    """Return what the error sees of the values of a factor's arguments."""
     value = values[_source(argument)]
     return argument.type.of(value) if isinstance(argument.type, Part) else value
 

@@ -237,7 +237,7 @@ def constant_velocity(
     check_kind("constant_velocity", "velocity", velocity, allowed[:1])
 
     def error(a: Any, b: Any, velocity: Any, duration: Any) -> list[Any]:
-        """Where it is against where the velocity leads."""
+        """Return the position, less the one to which the velocity leads."""
         return list(position(b) - position(a) - velocity * duration[0])
 
     arguments = (

@@ -54,7 +54,7 @@ def name_refusal(name: object) -> str:
 
 
 def internal_name(name: str) -> str:
-    """What an allowed name begins with in generated text: at most 40 characters of ASCII, or so.
+    """Return the beginning of an allowed name in generated text: about 40 characters of ASCII.
 
     Equal names become equal ones, different names different ones. A name that is long, or is not
     ASCII, loses what cannot stay and gets a digest behind a separator.
@@ -76,7 +76,7 @@ def kernel_name(owner: str, role: str) -> str:
 
 
 def normalised_hint(name: str, expected: Collection[str]) -> str:
-    """What to say of a key that only looks like an expected one.
+    """Return a hint on a key that only looks like an expected one.
 
     Python normalises names in source files (NFKC), but not the text of a key.
     """

@@ -65,7 +65,7 @@ def size_refusal(
 
 
 def _arguments(factor: TracedFactor) -> str:
-    """What a residual is derived by; of many arguments the largest."""
+    """Name the arguments that a residual is derived by; of many, the largest."""
     nodes = factor.nodes
     if len(nodes) > MAX_NAMED:
         nodes = tuple(sorted(nodes, key=lambda one: -one.tangent_dim)[: MAX_NAMED - 1])

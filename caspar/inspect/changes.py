@@ -138,7 +138,7 @@ def _key(op: Op, number: NDArray[np.float64], call: _Key) -> _Key:
 
 
 def _evaluate(call: Call, operands: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """What a call makes for each of the inputs; an input is the same wherever it is read."""
+    """Return the results of a call for each of the inputs."""
     if call.op is Op.STORE:
         return []
     if call.op is Op.CONST:

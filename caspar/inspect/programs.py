@@ -62,7 +62,7 @@ class ProgramInspection:
         return ScheduleView(last, result, program, f"{self.name}: schedule")
 
     def changes(self, stage: str) -> TextView:
-        """What a graph pass did: calls it took away with `-`, calls it put in with `+`.
+        """Show what a graph pass did: calls it took away with `-`, calls it put in with `+`.
 
         Raises:
             OptionError: There is no such pass.

@@ -141,7 +141,7 @@ class KernelInspection:
 
     @property
     def cpu(self) -> TextView:
-        """What is translated to LLVM IR, for the target `cpu`."""
+        """Show what is translated to LLVM IR, for the target `cpu`."""
         self._require("cpu")
         return TextView(self.source.text)
 
@@ -164,7 +164,7 @@ class KernelInspection:
         return ResourcesView((self.report,))
 
     def changes(self, stage: str | None = None) -> TextView:
-        """What a graph pass did: calls it took away with `-`, calls it put in with `+`.
+        """Show what a graph pass did: calls it took away with `-`, calls it put in with `+`.
 
         Values have their names before the pass, and new ones numbers after those.
 
@@ -215,7 +215,7 @@ class KernelInspection:
 
     @cached_property
     def usage(self) -> KernelUsage:
-        """What it takes of a multiprocessor, compiled for the preferred block size that fits.
+        """Show what it takes of a multiprocessor, with the preferred block size that fits.
 
         Raises:
             BackendError: NVRTC is not installed.
@@ -257,6 +257,6 @@ class KernelInspection:
 
     @cached_property
     def _results(self) -> dict[str, StageResult]:
-        """What each pass gave; the pipeline's input and its program under their stages' names."""
+        """Results of each pass; the pipeline's input and its program under their stages' names."""
         (_, graph), *passes, (_, program) = self._generated[1].items()
         return {"graph": graph, **dict(passes), "program": program}

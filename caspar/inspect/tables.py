@@ -17,7 +17,7 @@ LINE_UNDER_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", as
 
 
 def plain_text(renderable: RenderableType) -> str:
-    """What rich would show, without colours, its lines without spaces at their end."""
+    """Return the text that rich would show, without colours and without spaces at line ends."""
     text = io.StringIO()
     console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False)
     console.print(renderable)

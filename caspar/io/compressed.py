@@ -63,7 +63,7 @@ class Compression(Enum):
 
     @property
     def magic(self) -> bytes:
-        """What every file of this kind begins with; empty for a plain file."""
+        """Beginning of every file of this kind; empty for a plain file."""
         return self.value[2]
 
 

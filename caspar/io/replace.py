@@ -279,13 +279,13 @@ class _NewFile:
 
     @property
     def file(self) -> str:
-        """Where it will be."""
+        """Path of the new file."""
         assert self.target.file is not None
         return self.target.file
 
     @property
     def backup(self) -> str:
-        """Where the old file is kept until all files are replaced."""
+        """Path of the old file until all files are replaced."""
         return f"{self.temporary.removesuffix('.tmp')}.old"
 
     def keep_old(self) -> None:

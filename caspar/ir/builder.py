@@ -107,7 +107,7 @@ class GraphBuilder:
         self.call(Op.STORE, values, data=(argument, chunk))
 
     def exchange(self, argument: str, values: Sequence[int]) -> tuple[int, ...]:
-        """What the argument's access makes of the values of all items that share an object."""
+        """Exchange values among all items that share an object, as the argument's access does."""
         return self.call(Op.EXCHANGE, values, data=(argument, 0), num_outputs=len(values))
 
     def gather(self, entry: TableEntry, places: Sequence[int]) -> int:

@@ -93,7 +93,7 @@ class Graph:
 
     @cached_property
     def num_reads(self) -> tuple[int, ...]:
-        """How many operand positions read each value."""
+        """Number of operand positions that read each value."""
         counts = [0] * self.num_values
         for call in self.calls:
             for value in call.operands:

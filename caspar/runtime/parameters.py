@@ -11,7 +11,7 @@ from caspar.memory.binding import Binding, Late, at_present
 def parameter_values(
     params: Sequence[Param], bindings: Mapping[str, Binding], count: int | Late
 ) -> list[int | Array]:
-    """What to pass for each parameter: an integer or an array whose address is meant."""
+    """Return the value of each parameter: an integer or an array whose address is meant."""
     return [at_present(value) for value in parameter_sources(params, bindings, count)]
 
 

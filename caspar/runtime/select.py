@@ -140,7 +140,7 @@ def member_of_rank(target: str, device: int) -> Member:
 
 
 def nccl_meeting() -> object:
-    """What processes need to meet by NCCL, of the first one.
+    """Return what processes need to meet by NCCL, from the first one.
 
     Raises:
         BackendError: CuPy has no NCCL.

@@ -18,7 +18,7 @@ POINTS = "point"
 
 
 def scene_of_models(before: Model, summary: Summary, *, title: str = "") -> Scene:
-    """What can be drawn of an adjustment: images as cameras, points by reprojection error.
+    """Return the scene of an adjustment: images as cameras, points by reprojection error.
 
     Args:
         before: The model that was given.

@@ -314,7 +314,7 @@ class SceneReader:
         return Group(name, GroupKind.CAMERAS, rows, total, noun, forward=forward)
 
     def _noun(self, name: str) -> str:
-        """What one is called: `Landmark` is a landmark."""
+        """Return the noun for one of a type: `Landmark` is a landmark."""
         return self._nouns.get(name, name[:1].lower() + name[1:].replace("_", " "))
 
 

@@ -32,7 +32,7 @@ def scene_of_result(
     nouns: Mapping[str, str] | None = None,
     before: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Scene:
-    """What can be drawn of a solve.
+    """Return the scene of a solve.
 
     Poses are taken to lead from their axes to the world unless names say otherwise: a field or an
     argument called `cam_T_world` or `cam_from_world`. The pose of a camera, whose factor has two

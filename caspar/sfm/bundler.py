@@ -259,7 +259,7 @@ def _points(
 
 
 def _point_starts(numbers: _Numbers, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each point begins, and how many views it has."""
+    """Return where each point begins, and its number of views."""
     if count * _POINT_NUMBERS > len(numbers.values) - numbers.taken:
         numbers.take(count * _POINT_NUMBERS, f"{count} points")
     starts = np.empty(count, np.int64)

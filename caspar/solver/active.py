@@ -110,7 +110,7 @@ class Active:
     given: tuple[TracedFactor, ...] = ()
 
     def part(self, problem: Problem) -> Problem:
-        """What of a problem takes part."""
+        """Return the part of a problem that takes part."""
         recipe = self.recipe
         part = problem.part(recipe.factors, recipe.nodes)
         arrays = part.factors
@@ -124,7 +124,7 @@ class Active:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """What problems differ in that have kernels of their own."""
+        """Key of problems that have kernels of their own."""
         recipe = self.recipe
         kinds = recipe.precision, recipe.is_far_from_zero, recipe.masked, recipe.bounded
         return _factors_key(recipe.factors), kinds, self.held
@@ -159,7 +159,7 @@ class Chooser:
         self._subsets: dict[tuple[tuple[str, tuple[str, ...]], ...], _Subset] = {}
 
     def choose(self, problem: Problem, precision: Precision | None = None) -> Active:
-        """What takes part in a problem.
+        """Choose what takes part in a problem.
 
         Args:
             problem: The arrays.
@@ -286,7 +286,7 @@ def suited(recipe: Recipe, make: Callable[[Recipe], Made]) -> tuple[Made, tuple[
 
 
 def _factors_key(factors: Sequence[TracedFactor]) -> tuple[object, ...]:
-    """What sets of factors differ in that have kernels of their own."""
+    """Return the key of sets of factors that have kernels of their own."""
     return tuple(
         (
             one.name,

@@ -70,7 +70,7 @@ class Evaluation:
         return self._of(self._residuals, factor)
 
     def weights(self, factor: str) -> Floats:
-        """What each instance of a factor weighs: w rho'(|r|^2).
+        """Return the weight of each instance of a factor: w rho'(|r|^2).
 
         1 without a weight and a loss; near 0 for an instance that a loss takes for an outlier.
 

@@ -98,7 +98,7 @@ class KeptSystem:
             self._kept = [one for one in self._kept if one.is_small]
 
     def memory_table(self) -> str | None:
-        """What is kept of the last solve, and that there is more; None before it."""
+        """Describe what is kept of the last solve, and that there is more; None before it."""
         with self._lock:
             if len(self._kept) == 0:
                 return None
@@ -288,7 +288,7 @@ class Preparation:
             one.release()
 
     def memory_table(self) -> str | None:
-        """What is kept of the last solve on the devices here; None before it."""
+        """Describe what is kept of the last solve on the devices here; None before it."""
         from caspar.solver.plan.memory_table import joined_tables
 
         held = [

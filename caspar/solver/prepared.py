@@ -84,7 +84,7 @@ class Prepared:
 def describe(
     backend: Backend, problem: ProblemSize, active: Active, system: NormalEquations
 ) -> Prepared:
-    """What a system is, without its memory; all devices that share a problem call it."""
+    """Describe a system without its memory; all devices that share a problem call it."""
     from caspar.solver.plan.memory_table import joined_tables
 
     plan = system.plan

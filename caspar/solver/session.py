@@ -180,7 +180,7 @@ class Session:
     # -- preparations --------------------------------------------------------------------------
 
     def choose(self, problem: Problem, precision: Precision | None = None) -> Active:
-        """What takes part in a problem; see `Chooser`."""
+        """Choose what takes part in a problem; see `Chooser`."""
         active = self._chooser.choose(problem, precision)
         with self._lock:
             if active.key not in self._made:
@@ -224,5 +224,5 @@ class Session:
                 made.release()
 
     def memory_table(self) -> str | None:
-        """What is kept of the last solve; None before it."""
+        """Describe what is kept of the last solve; None before it."""
         return self._last.memory_table()

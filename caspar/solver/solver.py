@@ -156,7 +156,7 @@ class Solver(Remade):
 
     @cached_property
     def _constrained(self) -> "ConstrainedProblems | None":
-        """What meets constraints; None: there are none."""
+        """Return what meets constraints; None: there are none."""
         kinds = self.constraint_kinds
         if len(kinds) == 0:
             return None

@@ -105,7 +105,7 @@ def _run(
 def _given(
     session: Session, arrays: Mapping[str, Any] | None, constraints: Constraints, crew: Crew
 ) -> Given:
-    """What results ask later; nothing of the whole problem where this is a part of it."""
+    """Keep what results ask later; nothing of the whole problem if this is a part of it."""
     factors, backends = session.recipe.factors, session.backends
     if arrays is None:
         return Given(factors, SolvedArrays({}, NOTHING, backends), _of_no_arrays)

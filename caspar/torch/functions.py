@@ -169,7 +169,7 @@ def _copied(option: Any) -> Any:
 
 
 def _array(given: Any) -> Any:
-    """What the kernel reads: NumPy's arrays have the shortest way."""
+    """Return the array that the kernel reads: NumPy's arrays have the shortest way."""
     if not isinstance(given, torch.Tensor):
         return given
     given = given.detach()

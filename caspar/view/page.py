@@ -471,7 +471,7 @@ def _controls(scene: Scene) -> dict[str, Any]:
 
 
 def _caption(state: State) -> dict[str, Any]:
-    """What is shown, above the slider."""
+    """Return the caption above the slider."""
     place = {"x": 0.97, "y": 0.12, "xref": "paper", "yref": "paper", "xanchor": "right"}
     text = f"{state.label}: cost {cost_text(state.cost)}"
     return {"annotations": [{**place, "yanchor": "bottom", "showarrow": False, "text": text}]}

@@ -52,7 +52,7 @@ _TEXTS: dict[tuple[str, Team], Callable[[], ProblemText]] = {
 
 
 def empty_text(shape: BatchShape, target: Target) -> ProblemText:
-    """What a kernel is written to."""
+    """Return an empty text for a kernel."""
     return _TEXTS[target.name, shape.team]()
 
 

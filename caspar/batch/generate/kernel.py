@@ -299,7 +299,7 @@ class _Writer:
                 text.set(f"{programs.CANDIDATE}[{place}]", kept)
 
     def _coarse_size(self, number: int, nodes: ProblemNodes) -> str:
-        """What values are moved by besides the rounding, if the last third of digits is asked."""
+        """Return the text of the size by which values move, for the last third of the digits."""
         text, storage, size = self._text, self._shape.storage, nodes.storage_size
         zero = text.number(0.0, storage)
         name = text.name("largest")

@@ -69,7 +69,7 @@ def covariance_params(shape: BatchShape) -> tuple[Param, ...]:
 
 
 def _input_params(shape: BatchShape) -> list[Param]:
-    """What is read of problems."""
+    """Return the parameters that problems are read from."""
     storage = shape.storage
     params = [Param(COUNT)]
     for number, nodes in enumerate(shape.nodes):

@@ -85,12 +85,12 @@ class ProgramBuilder(KernelBuilder):
 
 
 def constant_name(number: int, argument: Argument) -> str:
-    """What a constant argument of a factor, given by its number, is called."""
+    """Return the name of a constant argument of a factor, given by its number."""
     return f"f{number}_{argument.name}"
 
 
 def node_name(argument: Argument) -> str:
-    """What the values of the node are called that an argument names."""
+    """Return the name of the values of an argument's node."""
     return f"{argument.name}.{COLUMN_OF_NODE}"
 
 
@@ -237,12 +237,12 @@ def _add_blocks(kernel: ProgramBuilder, factor: TracedFactor, blocks: Blocks) ->
 
 
 def gradient_name(argument: Argument) -> str:
-    """Where an instance's gradient by an argument goes."""
+    """Return the name of an instance's gradient by an argument."""
     return f"{argument.name}.{GRADIENT}"
 
 
 def block_name(row: Argument, column: Argument) -> str:
-    """Where an instance's block of two arguments goes."""
+    """Return the name of an instance's block of two arguments."""
     return f"{row.name}.{column.name}.{MATRIX}"
 
 

@@ -177,7 +177,7 @@ class BatchShape:
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """What determines the kernel among those of the same factors; cheap."""
+        """Key of the kernel among those of the same factors; cheap."""
         nodes = tuple((one.count, one.is_masked, one.is_bounded) for one in self.nodes)
         factors = tuple(
             (one.instances, tuple((term.source, term.kind) for term in one.factor.terms))

@@ -218,7 +218,7 @@ def fade_graph(shape: BatchShape) -> Graph:
 
 
 def _places(nodes: ProblemNodes) -> list[tuple[int, int]]:
-    """Where the tangent and the storage of each node begin."""
+    """Return where tangent and storage of each node begin."""
     return [
         (first, nodes.storage_first + number * nodes.node.storage_dim)
         for number, first in enumerate(_firsts(nodes))
@@ -226,7 +226,7 @@ def _places(nodes: ProblemNodes) -> list[tuple[int, int]]:
 
 
 def _firsts(nodes: ProblemNodes) -> list[int]:
-    """Where the tangent of each node begins."""
+    """Return where the tangent of each node begins."""
     dim = nodes.node.tangent_dim
     return [nodes.tangent_first + number * dim for number in range(nodes.count)]
 

@@ -232,7 +232,7 @@ class TeamStep:
 
 
 def _columns(factor: TracedFactor) -> dict[str, int]:
-    """Where the columns of each node argument begin in its rows."""
+    """Return where the columns of each node argument begin in the rows."""
     found, first = {}, 0
     for argument in factor.nodes:
         found[argument.name] = first
@@ -315,7 +315,7 @@ ROW = "row_to_add"
 
 
 def team_step(instances: InstanceText, lanes: int) -> TeamStep:
-    """What writes linearisations and steps by a warp, of the kind that the shape says."""
+    """Return the writer of linearisations and steps by a warp, of the kind that the shape names."""
     kind = TeamOrthogonalStep if instances.shape.is_orthogonal else TeamStep
     return kind(instances, lanes)
 

@@ -16,12 +16,12 @@ def batch_given(
     bounds: Mapping[str, Any] | None,
     backend: Backend,
 ) -> SolvedArrays:
-    """What the user passed to a solve, which has read it."""
+    """Return the arrays that the user passed to a solve, which has read them."""
     return SolvedArrays(arrays, Constraints(fixed, bounds), (backend,))
 
 
 def kept(solved: BatchResult) -> SolvedArrays:
-    """What a result holds of its solve.
+    """Return the arrays that a result keeps of its solve.
 
     Raises:
         InputError: It is a copy, which does not hold it.

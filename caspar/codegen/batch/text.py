@@ -114,7 +114,7 @@ class ProblemText(ABC):
         """The finished kernel: its statements are done for the problem of each number."""
 
     def count(self, place: str) -> None:
-        """What was 0 is not 0 any more, whichever problems say so."""
+        """Write that a number is not 0 any more, whichever problems say so."""
         self.set(place, "1")
 
     # -- lanes -------------------------------------------------------------------------------------
@@ -124,16 +124,16 @@ class ProblemText(ABC):
         self.array(name, dtype, size)
 
     def meet(self) -> None:
-        """What lanes have written before is seen by all of them."""
+        """Write a barrier: all lanes see what lanes wrote before."""
         return
 
     def first_lane(self) -> AbstractContextManager[None]:
-        """What is written inside is done once."""
+        """Write a branch that one lane takes."""
         return nullcontext()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """What is written inside is done once; before and after it lanes meet."""
+        """Write a branch that one lane takes; before and after it lanes meet."""
         self.meet()
         with self.first_lane():
             yield
@@ -145,7 +145,7 @@ class ProblemText(ABC):
 
     @contextmanager
     def shared_loop(self, name: str, first: str, end: str) -> Iterator[None]:
-        """What is written inside is done for each number, by one of the lanes."""
+        """Write a loop over numbers, each by one of the lanes."""
         with self.loop(name, first, end):
             yield
 
@@ -157,26 +157,26 @@ class ProblemText(ABC):
 
     @contextmanager
     def triangle(self, row: str, column: str, size: int) -> Iterator[None]:
-        """What is written inside is done for each entry of a lower triangle, by one lane."""
+        """Write a loop over the entries of a lower triangle, each by one lane."""
         with self.loop(row, "0", str(size)), self.loop(column, "0", f"{row} + 1"):
             yield
 
     @contextmanager
     def rectangle(self, row: str, column: str, rows: int, columns: int) -> Iterator[None]:
-        """What is written inside is done for each entry of a matrix, by one lane."""
+        """Write a loop over the entries of a matrix, each by one lane."""
         with self.loop(row, "0", str(rows)), self.loop(column, "0", str(columns)):
             yield
 
     @contextmanager
     def chunks(self, first: str, length: str, count: str, size: int) -> Iterator[None]:
-        """What is written inside is done for runs of numbers below `count`, `size` at most each."""
+        """Write a loop over runs of numbers below `count`, `size` at most each."""
         assert size == 1
         with self.loop(first, "0", count):
             self.let(length, "1")
             yield
 
     def of_chunk(self, lane: str, _length: str) -> AbstractContextManager[None]:
-        """What is written inside is done by one lane for each number of a run."""
+        """Write a loop over the numbers of a run, by one lane each."""
         self.let(lane, "0")
         return nullcontext()
 
@@ -184,19 +184,19 @@ class ProblemText(ABC):
 
     @contextmanager
     def loop(self, name: str, first: str, end: str) -> Iterator[None]:
-        """What is written inside is done for each number from `first` to before `end`."""
+        """Write a loop over the numbers from `first` to before `end`."""
         with self._block(self.loop_head(name, first, end)):
             yield
 
     @contextmanager
     def repeat(self, condition: str) -> Iterator[None]:
-        """What is written inside is done for as long as a condition holds."""
+        """Write a loop that goes on as long as a condition holds."""
         with self._block(self.repeat_head(condition)):
             yield
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """What is written inside is done if a condition holds."""
+        """Write a branch for a condition."""
         with self._block(self.branch_head(condition)):
             yield
 

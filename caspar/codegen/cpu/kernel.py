@@ -106,7 +106,7 @@ class _Writer(BodyWriter):
         return [*self._once, *loops]
 
     def _write_part(self, part: Part) -> None:
-        """What a part takes, its instructions, and what it keeps or adds to sums."""
+        """Write the inputs of a part, its instructions, and what it keeps or adds to sums."""
         self._names = {}
         for register in part.takes:
             kept = self.cast(self._kept[register], DType.FLOAT64, self.dtype)
@@ -122,7 +122,7 @@ class _Writer(BodyWriter):
             arg.read.cpu_collect(self, arg, values)
 
     def _write_tables(self) -> None:
-        """Where the tables of an item begin, and their sizes."""
+        """Write where the tables of an item begin, and their sizes."""
         for arg, start, num_axes in self.tables():
             self.emit(f"{arg.name}_begin = {start}")
             for axis in range(num_axes):

@@ -167,5 +167,5 @@ class _Parting:
 
 
 def _registers(one: Instruction) -> list[Register]:
-    """What an instruction needs."""
+    """Return the registers that an instruction needs."""
     return [operand for operand in one.operands if isinstance(operand, str)]

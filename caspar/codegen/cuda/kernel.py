@@ -61,7 +61,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
 
 
 def _early(spec: KernelSpec) -> tuple[str, ...]:
-    """What a kernel may read before it waits for the launch ahead."""
+    """Return the arguments that a kernel may read before it waits for the launch ahead."""
     late = {*spec.awaited, spec.guard}
     return (TILES, *(arg.name for arg in spec.args if not arg.is_written and arg.name not in late))
 
@@ -195,5 +195,5 @@ instead of 63, five blocks of 256 threads on a multiprocessor instead of four)."
 
 
 def half_functions(args: tuple[ArgSpec, ...]) -> tuple[str, ...]:
-    """What a kernel with such arguments calls."""
+    """Return the functions for float16 that a kernel with such arguments calls."""
     return (HALF,) if any(arg.dtype is DType.FLOAT16 for arg in args) else ()

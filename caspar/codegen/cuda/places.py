@@ -103,7 +103,7 @@ def with_wide_places(source: KernelSource) -> KernelSource:
 
 
 def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[str, str]:
-    """What every body may name, each with the names before it.
+    """Return the names that every body may use, each with the names before it.
 
     Args:
         spec: The kernel.
@@ -248,7 +248,7 @@ def next_index_lines(indices: Sequence[Ahead]) -> list[str]:
 
 
 def next_stream_lines(streams: Sequence[Ahead]) -> list[str]:
-    """Where a body needs no more of what it has loaded: load that of the next tile.
+    """Load the next tile once a body needs no more of what it has loaded.
 
     A product of 29 M observations with float16 takes 630 us instead of 638; with Jacobians in
     float32, which take twice the registers, no less (H200).

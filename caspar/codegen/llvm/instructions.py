@@ -171,7 +171,7 @@ class Instructions:
         return self.result(address, array.type)
 
     def load(self, place: Value, hint: str = "") -> Value:
-        """What is there; smaller integers as int64."""
+        """Load an entry; smaller integers become int64."""
         kind = place.type.removesuffix("*")
         extension = {"i16": "zext", "i32": "sext"}.get(kind)
         if extension is None:

@@ -8,7 +8,7 @@ from caspar.frontend.tracing.points import PointArgument
 
 
 def factor_comparison(factor: Factor, traced: TracedFactor) -> Comparison:
-    """What comparing a factor with numbers needs."""
+    """Return what comparing a factor with numbers needs."""
     halves: dict[str, list[Argument]] = {}
     for argument in traced.arguments:
         halves.setdefault(argument.source, []).append(argument)

@@ -292,7 +292,7 @@ def store_jacobian(
 def _slot(
     kernel: KernelBuilder, slots: dict[tuple[int, int], int], entry: Scalar, factor: Scalar
 ) -> _Slot | None:
-    """Where an entry is to be found; `slots` maps what is stored, and its factor, to its number."""
+    """Find the slot of an entry; `slots` maps stored entries, with factors, to numbers."""
     literal = kernel.graph.literal(entry.value)
     if literal == 0.0:
         return None

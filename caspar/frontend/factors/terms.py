@@ -28,7 +28,7 @@ def with_loss(factor: Factor, traced: TracedFactor) -> TracedFactor:
 
 
 def term_names(factor: TracedFactor) -> tuple[str, ...]:
-    """What users may pass besides the arguments: a weight, and what the loss depends on."""
+    """Return what users may pass besides arguments: a weight, and parameters of the loss."""
     # an argument of that name is the user's own
     weight = () if any(one.source == WEIGHT for one in factor.arguments) else (WEIGHT,)
     parameters = () if factor.loss is None else factor.loss.parameters

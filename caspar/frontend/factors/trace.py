@@ -173,12 +173,12 @@ class Argument:
         return type(self.symbolic) if isinstance(self.symbolic, Table) else None
 
     def part(self, part: str) -> str:
-        """What kernels call a part of it, such as the gradient of a node."""
+        """Return the kernels' name for a part of it, such as the gradient of a node."""
         return part_name(self.name, part)
 
     @property
     def value_name(self) -> str:
-        """What kernels call its storage."""
+        """Name of its storage in kernels."""
         return self.part(VALUE)
 
     @property

@@ -116,7 +116,7 @@ def declared_rows(
 def _elements(
     function: UserFunction, names: Sequence[str], result_type: type, result: Any
 ) -> list[Any]:
-    """What was returned for each of several outputs."""
+    """Return what the function returned for each of several outputs."""
     expected = getattr(result_type, "_fields", None)
     if isinstance(result, list | tuple) and len(result) == len(names):
         fields = getattr(result, "_fields", None)

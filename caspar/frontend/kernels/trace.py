@@ -71,7 +71,7 @@ class KernelFunction(UserFunction):
 
 
 def kernel_argument(name: str) -> str:
-    """What a kernel calls the argument or output, no pair, that the user calls so."""
+    """Return the kernel's name for an argument or output, no pair, of the user."""
     return part_name(internal_name(name), VALUE)
 
 
@@ -146,7 +146,7 @@ class KernelOutput:
 
     @property
     def kernel_argument(self) -> str:
-        """What the kernel calls it."""
+        """Name of it in the kernel."""
         return kernel_argument(self.name)
 
 
@@ -175,7 +175,7 @@ class TracedKernel:
     pulled_from: "TracedKernel | None" = None
 
     def make_result(self, outputs: Sequence[Any]) -> Any:
-        """What a call returns: the outputs in the form in which the function returns its own."""
+        """Put outputs into the form in which the function returns its own."""
         if self.result_type is None:
             return outputs[0]
         return tuple(outputs) if self.result_type is tuple else self.result_type(*outputs)
@@ -229,7 +229,7 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
 
 
 def kernel_comparison(function: KernelFunction, traced: TracedKernel) -> Comparison:
-    """What comparing a kernel with numbers needs."""
+    """Return what comparing a kernel with numbers needs."""
     arguments = tuple(
         PointArgument(
             one.name,

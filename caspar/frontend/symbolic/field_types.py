@@ -29,12 +29,12 @@ def field_types(declared: type) -> tuple[Any, ...]:
 
 
 def storage_fields(declared: type) -> dict[str, range]:
-    """Where the fields of a dataclass are in its storage, by name; of other types nothing."""
+    """Return the range of each field of a dataclass in its storage; nothing for other types."""
     return _fields(declared, StorageOps.storage_dim)
 
 
 def tangent_fields(declared: type) -> dict[str, range]:
-    """Where the fields of a dataclass are in its tangent, by name; of other types nothing."""
+    """Return the range of each field of a dataclass in its tangent; nothing for other types."""
     return _fields(declared, LieGroupOps.tangent_dim)
 
 
@@ -75,7 +75,7 @@ def storage_layout(declared: Any) -> str:
 
 
 def storage_positions(declared: type, dim: int) -> list[range]:
-    """Where a type's storage has places in space (`dim` 3) or in the plane (2).
+    """Return where a type's storage has positions in space (`dim` 3) or in the plane (2).
 
     Those are translations of poses, also of poses in a dataclass, and nodes that are vectors.
     """

@@ -188,7 +188,7 @@ class _Recorder:
         return made.on_event
 
     def attribute(self, value: Any, line: Line) -> None:
-        """What of a value was not seen before comes from this line."""
+        """Attribute what was not seen of a value before to this line."""
         if id(value) not in self._walked:
             self._walked[id(value)] = value
             self._attribute_all(_expressions(value, sys.maxsize), line)
@@ -343,7 +343,7 @@ def _expressions(value: Any, newest: int) -> Iterator[Any]:
 
 
 def _parts(value: Any, newest: int) -> Sequence[Any]:
-    """What a container, a dataclass or a SymForce type holds; nothing of other things."""
+    """Return the parts of a container, a dataclass or a SymForce type; nothing of other things."""
     if isinstance(value, list | tuple):
         return value[-newest:]
     if isinstance(value, set | frozenset):

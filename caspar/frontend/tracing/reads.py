@@ -94,7 +94,7 @@ class Reading:
 
 
 def reading_of(function: Callable[..., Any], annotations: Mapping[str, Any]) -> Reading | None:
-    """What a function may read now; None: that cannot be told.
+    """Return what a function may read now; None: that cannot be told.
 
     Args:
         function: Of the user.

@@ -134,7 +134,7 @@ def evaluation(theirs: Member) -> Member:
 
 
 def start(theirs: Member) -> Member:
-    """What starts a thread or gives work to one."""
+    """Watch what starts a thread or gives work to one."""
 
     def ours(self: Any, *args: Any, **options: Any) -> Any:
         watch = current_watch()

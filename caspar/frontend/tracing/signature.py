@@ -219,7 +219,7 @@ def evaluated(user: UserFunction, what: str, annotation: Any) -> Any:
 
 
 def markers_in(annotation: Any, *bases: type) -> list[Any]:
-    """What of an annotation is a subclass of one of these, or an instance of one."""
+    """Return the parts of an annotation that are subclasses or instances of these."""
     if get_origin(annotation) is not Annotated:
         return []
     return [
@@ -273,7 +273,7 @@ def symbolic_value(
 def argument_value(
     user: UserFunction, declared: Any, source: str, taken: set[str], half: str = ""
 ) -> Any:
-    """What the function is called with for an argument: a value of symbols that are its own.
+    """Return the value of symbols that the function is called with for an argument.
 
     Args:
         user: The function.

@@ -288,7 +288,7 @@ def _draw(graph: Graph, title: str, shown: Sequence[int], progress: Progress | N
 def _ports(
     picture: _Picture, centers: Sequence[Point], routes: Sequence[Sequence[Point]]
 ) -> list[Point]:
-    """Where each arrow ends: side by side on top of a box, in the order they come from."""
+    """Return where each arrow ends: side by side on top of a box, in their order."""
     arriving: dict[int, list[tuple[float, int]]] = {}
     for number, (start, end) in enumerate(picture.edges):
         last = routes[number][-1] if len(routes[number]) > 0 else centers[start]

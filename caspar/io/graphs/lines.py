@@ -118,7 +118,7 @@ class LineKind:
 
     @property
     def what(self) -> str:
-        """What a line is, for messages."""
+        """Name of a line, for messages."""
         return f"an {self.graph.name} {self.section.value}"
 
 

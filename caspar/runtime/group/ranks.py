@@ -77,7 +77,7 @@ _JOBS = (
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
-    """What a launcher has told.
+    """Read what a launcher has told.
 
     Raises:
         OptionError: No launcher has, or it contradicts itself.
@@ -150,7 +150,7 @@ POLL_S = 0.02
 
 
 def meeting_file(job: str, size: int) -> Path:
-    """Where processes of a job on one host meet.
+    """Return the file through which processes of a job on one host meet.
 
     Raises:
         GroupError: The folder belongs to somebody else, or others may read it.

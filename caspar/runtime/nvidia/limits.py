@@ -52,7 +52,7 @@ def compile_refusal(source: KernelSource, block_size: int, log: str) -> CasparEr
 
 
 def _smaller_blocks(source: KernelSource, block_size: int, excess: float) -> str:
-    """What to do where a block needs `excess` times of what there is."""
+    """Advise for a block that needs `excess` times what there is."""
     fitting = [size for size in sorted(source.block_sizes) if size * excess <= block_size]
     if len(fitting) > 0:
         sizes = ", ".join(map(str, fitting))
@@ -108,7 +108,7 @@ def launch_refusal(
 
 
 def first_that_fits(sizes: Sequence[int], compile_for: Callable[[int], T]) -> T:
-    """What is compiled for the preferred block size, or else for the largest smaller one.
+    """Compile for the preferred block size, or else for the largest smaller one that fits.
 
     Args:
         sizes: Block sizes, the preferred one first.

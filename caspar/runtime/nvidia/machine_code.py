@@ -82,7 +82,7 @@ def _key(text: str, target: str, options: Sequence[str]) -> str:
 
 
 def _compiled(text: str, target: str, options: Sequence[str]) -> bytes:
-    """What is stored: one byte that tells code from a refusal, and either."""
+    """Return what is stored: one byte that tells code from a refusal, and either."""
     try:
         compiled = compile_text(text, target, options)
     except CompileError as error:
@@ -122,7 +122,7 @@ class Choice:
 
 
 def kept_choice(text: str, architecture: str, question: str) -> Choice | None:
-    """What was chosen for a kernel by this or an earlier process; None: nothing.
+    """Return what this or an earlier process chose for a kernel; None: nothing.
 
     Args:
         text: CUDA C of the kernel.

@@ -46,7 +46,7 @@ def import_cupy() -> Any:
 
 
 def cupy_folder() -> Path:
-    """Where CuPy keeps machine code; the folder need not exist."""
+    """Return the folder where CuPy keeps machine code; it need not exist."""
     chosen = os.environ.get(FOLDER_VARIABLE, "")
     return Path(chosen or os.path.expanduser("~/.cupy/kernel_cache"))
 
@@ -168,7 +168,7 @@ def find_driver() -> CudaDriver | None:
 
 @cache
 def probe_cupy() -> CupyState:
-    """What CuPy can do with the current device. Ask only where a driver has devices."""
+    """Find what CuPy can do with the current device. Ask only if a driver has devices."""
     try:
         cupy = import_cupy()
     except Exception as error:  # a broken installation raises anything

@@ -20,7 +20,7 @@ that code needs most registers, and runs seldom."""
 
 
 def size_question(block_size: int, *, is_settled: bool) -> str:
-    """What options are chosen for: a block size, and whether a search may change them."""
+    """Return the key of chosen options: a block size, and whether a search may change them."""
     return f"blocks of {block_size}{', settled' if is_settled else ''}"
 
 

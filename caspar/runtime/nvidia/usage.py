@@ -32,7 +32,7 @@ class KernelUsage:
 
     @property
     def occupancy(self) -> Occupancy | None:
-        """What a multiprocessor holds of it, if that is known."""
+        """Return what a multiprocessor holds of it, if that is known."""
         return self.occupancies.get(self.block_size)
 
     @property
@@ -50,7 +50,7 @@ class KernelUsage:
 def kernel_usage(
     source: KernelSource, resources: KernelResources, block_size: int, arch: str
 ) -> KernelUsage:
-    """What a kernel takes, with the block sizes it may have.
+    """Return what a kernel takes, with the block sizes it may have.
 
     Registers of a thread are taken to be the same for all block sizes, shared memory to grow with
     the block.

@@ -111,7 +111,7 @@ class UsualPrecision:
 def usual_precision(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], limits: Limits
 ) -> UsualPrecision:
-    """What is usual for some factors.
+    """Return the usual precision for some factors.
 
     Args:
         factors: Of the solver.

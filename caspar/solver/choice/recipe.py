@@ -163,7 +163,7 @@ def checked_factors(
 
 
 def _place(python_type: type) -> str:
-    """Where a class is from."""
+    """Return the module of a class."""
     return f"{python_type.__module__}.{python_type.__qualname__}"
 
 
@@ -250,5 +250,5 @@ class Remade:
 
 
 def _remade(kind: type[Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> Kind:
-    """What a pickle, or a copy, is made of."""
+    """Make a pickle's or a copy's object."""
     return kind(factors, **choices)  # type: ignore[call-arg]

@@ -303,7 +303,7 @@ class Course:
             return problem.moved(moved, backend)
 
     def _take(self, polished: Polished, before_s: float) -> SolveStatus:
-        """What Newton's method came to: its steps as iterations, which the user may end."""
+        """Take the result of Newton's method: its steps as iterations, which the user may end."""
         points, known = polished.points, len(self._records)
         step_s = (self._time_s() - before_s) / max(len(points) - 1, 1)
         taken, status = 0, SolveStatus.CONVERGED_GRADIENT

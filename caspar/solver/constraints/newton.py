@@ -214,7 +214,7 @@ class Newton:
         return _Parts(scale, float(np.sqrt(squares)))
 
     def _scale(self, diagonal: Floats, point: Point) -> Floats:
-        """What makes the first block's diagonal one; 0 for what is held or at a bound."""
+        """Return the scale that makes the first block's diagonal one; 0 for what stays."""
         diagonal = np.abs(diagonal)
         moves = self._free & (diagonal > 0.0)
         for name, limits in self._expansion.problem.bounds.items():

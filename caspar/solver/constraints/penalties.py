@@ -55,7 +55,7 @@ class Terms:
 
     @property
     def offset(self) -> float:
-        """What the terms cost where all constraints hold: the cost of a solve is too high by it."""
+        """Cost of the terms if all constraints hold: the cost of a solve is too high by it."""
         return 0.5 * float((self.multipliers**2 / self.penalties).sum())
 
     def updated(self, found: Linearised) -> "Terms":

@@ -157,7 +157,7 @@ class Covariances:
 
 
 def without_active(problem: Problem, backend: Backend) -> dict[str, Array]:
-    """What moves, by node type: `Problem.free` without numbers that are at a bound."""
+    """Return `Problem.free` by node type, without numbers that are at a bound."""
     free = dict(problem.free)
     for name, limits in problem.bounds.items():
         given = problem.values[name]

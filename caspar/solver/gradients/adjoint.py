@@ -385,7 +385,7 @@ class Adjoint:
 def _structure(
     backend: Backend, factors: Sequence[TracedFactor], problem: Problem, role: str
 ) -> object:
-    """What memory and analysis depend on."""
+    """Return the key of memory and analysis."""
     indices: list[Array] = []
     sizes: list[object] = [role, *problem.counts.items()]
     for factor in factors:

@@ -142,7 +142,7 @@ def _refuse_parts(problem: Problem) -> None:
 
 
 def on_status(status: Any) -> tuple[str, ...]:
-    """What is to be said of a solve that did not converge."""
+    """Return remarks on a solve that did not converge."""
     if status.is_success:
         return ()
     return (

@@ -167,7 +167,7 @@ def with_matrices(rows: Array, shape: tuple[int, ...], *, is_matrix: bool) -> Ar
 
 
 def passed_for(one: Argument, passed: Any) -> Any:
-    """What was passed for a constant, of an indexed or ragged one its values; a number if nothing.
+    """Return what was passed for a constant (values of an indexed or ragged one), or a number.
 
     Args:
         one: The argument.

@@ -239,7 +239,7 @@ class SparseSystem:
 
 
 def singular_text(damping: float) -> str:
-    """What is to be said of a system that was damped."""
+    """Return a remark on a system that was damped."""
     return (
         f"The Hessian is singular: {damping:g} of its diagonal was added. Gradients mean something "
         "if the loss function does not depend on what the residuals leave free, such as where a "

@@ -299,7 +299,7 @@ class ArrayReader:
 
 
 def _wrong_shape(shape: tuple[int, ...], dim: int, is_one: bool, layout: str) -> str:
-    """What shape was found, which one is expected, and the order of a row's scalars."""
+    """Name the shape that was found, the expected one, and the order of a row's scalars."""
     expected = f"({dim},)" if is_one else f"(n, {dim}), {dim} scalars a row"
     order = f": {layout}" if layout else ""
     are_matrices = len(shape) == 3 and shape[1] * shape[2] == dim

@@ -110,7 +110,7 @@ def _is_nothing(given: Any) -> bool:
 
 
 def no_mapping(given: Any, what: str, expected: Sequence[str]) -> str:
-    """What is wrong with an object that is passed instead of a mapping.
+    """Say what is wrong with an object that is passed instead of a mapping.
 
     Args:
         given: The object.

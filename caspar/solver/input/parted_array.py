@@ -58,7 +58,7 @@ class PartedArray:
         return sum(int(part.nbytes) for part in self.parts)
 
     def each(self, call: Callable[[Array], Result]) -> list[Result]:
-        """What a function makes of each part, where that is."""
+        """Apply a function to each part, on that part's device."""
         return [found for _, found in self._each_of([(part, ()) for part in self.parts], call)]
 
     def _each_of(

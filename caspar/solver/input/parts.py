@@ -218,7 +218,7 @@ def joined_parts(where: str, given: Sequence[Any], reader: ArrayReader) -> Array
 def joined_factor(
     factor: TracedFactor, given: Mapping[str, Any], reader: ArrayReader
 ) -> dict[str, Any]:
-    """What the user gave for a factor, with arrays in place of lists of parts."""
+    """Return the arguments of a factor, with arrays in place of lists of parts."""
     made = dict(given)
     if all(type(part) is np.ndarray for part in given.values()):
         return made

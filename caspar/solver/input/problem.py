@@ -97,7 +97,7 @@ class Problem:
         return replace(problem, values=values, factors=factors, free=free)
 
     def part(self, factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> "Problem":
-        """What belongs to some of the factors and node types."""
+        """Return the part of the problem that belongs to some factors and node types."""
         return Problem(
             {node.name: self.values[node.name] for node in nodes},
             {node.name: self.given[node.name] for node in nodes},

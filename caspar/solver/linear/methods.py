@@ -63,7 +63,7 @@ def _make(system: LinearSystem, remarks: tuple[str, ...]) -> ConjugateGradients:
 
 
 def _load_sums(system: LinearSystem) -> None:
-    """What several devices make of products and curvatures before they add them up."""
+    """Load the kernels that sum products and curvatures of several devices."""
     types = system.design.types
     if system.plan.is_ordered:
         system.load(CURVATURE_KERNEL, lambda: [curvature_kernel(types)])

@@ -98,7 +98,7 @@ class Course:
 
     @property
     def told_promises(self) -> Promises | None:
-        """What nodes promised, if it was at the values that are returned."""
+        """Promises of nodes, if they were computed at the values that are returned."""
         return self.promises if self.cost >= self.promised_cost else None
 
     @property
@@ -152,7 +152,7 @@ class Course:
         return remaining_decrease(self.cost, self.system.promise(goal))
 
     def promised_undamped(self) -> float:
-        """What a step of next to no damping promises, by one more linear solve if need be.
+        """Return the promise of a step of next to no damping, by one more linear solve if need be.
 
         It is not known either if confirming steps had to take more damping: those with less
         promised something and did not keep it.

@@ -99,7 +99,7 @@ class Findings:
         return all(self.communicator.gather(is_orthogonal or are_looked_at(self._plan)))
 
     def lone_promises(self, cost: float, least: float) -> Promises | None:
-        """What nodes promise one by one at the linearised values; None: not finite.
+        """Return the promises of nodes one by one at the linearised values; None: not finite.
 
         Args:
             cost: At these values.

@@ -74,7 +74,7 @@ class NormalEquations:
         self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
 
     def _take(self, plan: Plan, phases: Phases, solvers: HandOver) -> None:
-        """What a plan has beside launches."""
+        """Take the parts of a plan beside launches."""
         self.plan = plan
         self.solvers = solvers
         self.findings = Findings(plan, phases, solvers)
@@ -377,11 +377,11 @@ class NormalEquations:
         return steps
 
     def _forget_plain_steps(self) -> None:
-        """What takes them is made when it is asked for."""
+        """Forget the taker of plain steps; it is made when it is asked for."""
         self._plain_steps, self._may_have_plain_steps = None, True
 
     def _decided_by(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """What the decision about plain steps looks at."""
+        """Return the inputs of the decision about plain steps."""
         return [self.plan.scalar(name) for name in READ_SCALARS], self._look.diagonals()
 
     def _enqueue_step(self, goal: LinearGoal, *, probes: bool) -> None:

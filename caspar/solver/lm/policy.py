@@ -175,7 +175,7 @@ def without_undamped(state: PolicyState, options: CompleteOptions) -> PolicyStat
 
 
 def next_goal(state: PolicyState, options: CompleteOptions) -> LinearGoal:
-    """What the linear solver is asked for in the next iteration."""
+    """Return the goal of the linear solver in the next iteration."""
     least, tolerance = options.min_linear_iterations, state.tolerance
     if state.confirming:
         tolerance = min(tolerance, options.min_linear_tolerance)
@@ -201,7 +201,7 @@ def decide(
     options: CompleteOptions,
     changes: CostChanges,
 ) -> tuple[PolicyState, Decision]:
-    """What becomes of the step that `next_goal` of this state led to.
+    """Decide about the step that `next_goal` of this state led to.
 
     Args:
         state: Before the step.
@@ -268,7 +268,7 @@ def next_state(
     *,
     may_vanish: bool = True,
 ) -> tuple[PolicyState, End, bool, float]:
-    """What becomes of a step.
+    """Return the state after a step.
 
     Args:
         state: Before the step.
@@ -416,7 +416,7 @@ def remaining_decrease(cost: float, tried: TriedStep) -> float:
 
 
 def _remaining(state: PolicyState, damping: float, tried: TriedStep, accepted: bool) -> float:
-    """What is known of `PolicyState.remaining` behind a step.
+    """Return what is known of `PolicyState.remaining` after a step.
 
     What an accepted step of little damping promised stands for the values it leads to: more than
     what remains there, unless the linear model is wrong.

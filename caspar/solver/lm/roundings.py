@@ -32,7 +32,7 @@ MOST_CONSTANTS = 1 << 20
 
 
 def last_third(starts: Sequence[float], largest: Sequence[float]) -> list[float]:
-    """What the last third of the digits of the largest start value of each column tell.
+    """Return what the last third of the digits of each column's largest start value tell.
 
     Of a column that has collapsed, those of the largest value that it has now.
 
@@ -90,7 +90,7 @@ def _moved_constants(plan: Plan) -> list[Array]:
 
 
 def typical_change(plan: Plan, phases: Phases, starts: Mapping[str, Array]) -> float:
-    """How much typical residuals change if values are moved by the last third of their digits.
+    """Return the change of typical residuals if values move by the last third of their digits.
 
     That is of the largest start value of their column.
 

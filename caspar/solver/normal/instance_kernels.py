@@ -140,7 +140,7 @@ class Packed:
 
     @property
     def binding(self) -> Binding:
-        """What a kernel reads."""
+        """Binding that a kernel reads."""
         return Binding(self.data, self.count)
 
 

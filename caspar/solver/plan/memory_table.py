@@ -80,7 +80,7 @@ def _outside(name: str, num_bytes: int) -> tuple[str, ...]:
 
 
 def joined_tables(held: Sequence[tuple[str, str]]) -> str:
-    """What each of several devices holds: pairs of a device and its table."""
+    """Join the tables of several devices: pairs of a device and its table."""
     if len(held) == 1:
         return held[0][1]
     return "\n\n".join(

@@ -82,7 +82,7 @@ class FactorPlan:
         return form, indexed, tuple(order.constants), tuple(self.tiles), flags
 
     def key(self, part: NodePart | FactorPart, argument: Argument | None = None) -> OwnedPart:
-        """What its arrays are asked by: constants and partial sums with the argument."""
+        """Return the key of its arrays: constants and partial sums with the argument."""
         return OwnedPart(part, self.factor.name, "" if argument is None else argument.name)
 
     @property
@@ -163,7 +163,7 @@ class NodePlan:
         return self.node.name, flags, self.order is None
 
     def key(self, part: NodePart) -> OwnedPart:
-        """What its arrays are asked by."""
+        """Return the key of its arrays."""
         return OwnedPart(part, self.node.name)
 
     @property
@@ -231,7 +231,7 @@ class Plan:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What plans have in common whose launches are the same but for numbers and addresses."""
+        """Key of plans whose launches are the same but for numbers and addresses."""
         flags = self.goes_ahead, self.jacobians_are_shared
         owners = (*(one.kind for one in self.factors), *(one.kind for one in self.nodes))
         return id(self.library), flags, owners
@@ -297,7 +297,7 @@ class Plan:
         return tuple(plan for plan in self.nodes if plan.is_eliminated)
 
     def address(self, key: ArrayKey) -> int:
-        """Where an array begins, on the host."""
+        """Return the address of an array, on the host."""
         return self._first_address + self.arena.regions[key].first_byte
 
     @cached_property

@@ -85,7 +85,7 @@ class Demand:
 def demand_of(
     arena: ArenaPlan[ArrayKey], nodes: Sequence[NodePlan], outside_bytes: int, shard: Shard | None
 ) -> Demand:
-    """What a plan needs.
+    """Return the memory that a plan needs.
 
     Args:
         arena: Its regions.

@@ -34,7 +34,7 @@ class ChosenParts:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of entries."""
         return sum(size_of(piece) for piece in self.pieces)
 
     def numbers(self, to_host: ToHost) -> NDArray[Any]:
@@ -126,7 +126,7 @@ class Shard:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What plans differ in."""
+        """Key by which plans differ."""
         sizes = (self.counts, self.instances, self.most, self.added)
         own = (self.rank, self.size, self.group, self.in_order)
         return *own, *(tuple(sorted(one.items())) for one in sizes)

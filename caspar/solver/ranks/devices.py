@@ -40,7 +40,7 @@ from caspar.solver.shards.team import Team
 def share_out(
     peers: Peers, member: Member, reading: Reading, design: SolverDesign, least: int
 ) -> Share:
-    """What this rank has of a problem; what has to be moved is moved. All ranks call it.
+    """Give this rank its part of a problem, and move what has to be moved. All ranks call it.
 
     Args:
         peers: All ranks.

@@ -71,7 +71,7 @@ def facts_of(
     runs_on: tuple[str, ...],
     to_host: ToHost,
 ) -> Facts:
-    """What others are told of a problem.
+    """Return the facts on a problem that others are told.
 
     Args:
         problem: This rank's.

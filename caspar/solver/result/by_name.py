@@ -45,5 +45,5 @@ class ByName(dict[str, Value]):
         raise unknown_name(name, self._what, self)
 
     def __reduce__(self) -> tuple[type["ByName[Value]"], tuple[dict[str, Value], str]]:
-        """What makes it again, for `pickle` and `copy`."""
+        """Return what `pickle` and `copy` make it from."""
         return type(self), (dict(self), self._what)

@@ -123,7 +123,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
 
 
 def _remaining_facts(result: SolveResult) -> list[tuple[str, str]]:
-    """What a step without damping still promises; nothing if that is not known."""
+    """Return the promise of a step without damping; nothing if that is not known."""
     if not math.isfinite(result.remaining_decrease):
         return []
     promised = f"{result.remaining_decrease:.1e} of it" if result.remaining_decrease > 0.0 else "0"
@@ -210,7 +210,7 @@ def fitted_texts(result: SolveResult) -> list[str]:
 
 
 def _errors_facts(result: SolveResult) -> list[tuple[str, str]]:
-    """What standard errors refer to."""
+    """Return what standard errors refer to."""
     known = result.standard_errors
     return [] if known is None else [("uncertainty", known.meaning)]
 

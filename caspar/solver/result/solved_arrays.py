@@ -201,7 +201,7 @@ class SolvedArrays:
 
     @property
     def constraints(self) -> Constraints:
-        """What was held and bounded.
+        """Constraints of the solve: held parts and bounds.
 
         Raises:
             InputError: Names an array that has been written to since.

@@ -120,7 +120,7 @@ class Crew:
     def callback(
         self, system: NormalEquations, on_iteration: Callback | None, backend: Backend
     ) -> Callback | None:
-        """What `minimize` calls on a device after each iteration.
+        """Return the function that `minimize` calls on a device after each iteration.
 
         Args:
             system: Of the device.

@@ -61,7 +61,7 @@ class Devices:
         least: int,
         make_room: Callable[[], None],
     ) -> Share:
-        """What each device has of a problem.
+        """Give each device its part of a problem.
 
         Args:
             reading: The problem.

@@ -62,7 +62,7 @@ class LateSum:
         self._kernels: dict[int, Kernel] = {}
 
     def partials(self, memory: Late) -> Binding:
-        """What a kernel adds to."""
+        """Return the binding that a kernel adds to."""
         # what each access to partials asks for; those of one object for all items have an offset
         fields = {name: self._tiles(name) for name in TILE_FIELDS}
         return Binding(memory, self._tiles("num_partials"), fields={**fields, "offset": 0})

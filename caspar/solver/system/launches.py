@@ -210,7 +210,7 @@ class Binder:
         return self._backend.bind(kernel, bindings, self._num_nodes(name))
 
     def _first_of_nodes(self, part: SolverPart, name: str) -> Late:
-        """Where the sums of a node type begin: those of factors stand first."""
+        """Find where the sums of a node type begin: those of factors come first."""
         this = self._this
 
         def first() -> int:
@@ -278,7 +278,7 @@ class Binder:
         return [*launches, *self._reductions(plan, added, (NodePart.BLOCK,))]
 
     def reduce(self, plan: FactorPlan) -> list[Launch]:
-        """What eliminated nodes leave of gradients and diagonal blocks."""
+        """Return the launches for what eliminated nodes leave of gradients and diagonal blocks."""
         bindings = self._with_sums(plan, (*REDUCED,), reduced=True)
         eliminated = plan.form.eliminated_argument
         # the eliminated node's gradient is read here
@@ -354,7 +354,7 @@ class Binder:
         )
 
     def _exchange(self, factor: str) -> Binding:
-        """What items of an eliminated node exchange their values by."""
+        """Return the binding through which items of an eliminated node exchange values."""
         return Binding(self._of_tiles(factor, "node_items"), 0, fields=self._node_fields(factor))
 
     def _node_fields(self, factor: str) -> dict[str, Late]:
@@ -444,7 +444,7 @@ class Binder:
 
     @staticmethod
     def _masks(plan: FactorPlan) -> tuple[NodePart, ...]:
-        """What kernels of a factor read of what is held of the eliminated node, and its bounds."""
+        """Return the masks of the eliminated node, and its bounds, that a factor's kernels read."""
         masks = (NodePart.FREE,) if plan.form.masks_eliminated else ()
         return (*masks, *LIMITS) if plan.form.bounds_eliminated else masks
 

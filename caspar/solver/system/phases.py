@@ -95,7 +95,7 @@ class SharedSums:
         return self._add_up([memory[key] for key in keys if key in memory])
 
     def reduced_base(self) -> list[Launch]:
-        """What the reduced system is added to: the system's own sums, which one device counts."""
+        """Return the launches of the system's own sums, which one device counts."""
         if self._is_shared and not self._is_first:
             return [self._binder.clear(Span.REDUCED_SUMS)]
         return [self._binder.copy(Span.REDUCED_SUMS, Span.SUMS)]
@@ -133,7 +133,7 @@ class SharedSums:
         return self._binder.scalar_launch("pcg_alpha", whole)
 
     def stepped(self, node: NodePlan) -> Mapping[str, Binding]:
-        """What `step` reads the product from, where that is not the plan's."""
+        """Return the binding that `step` reads the product from, if that is not the plan's."""
         if not self._is_shared or node.node.name not in self._merged:
             return NOTHING
         whole = {"slots": 1, "stride": node.count}
@@ -147,7 +147,7 @@ class SharedSums:
         return self._add_up([self._plan.memory[SolverPart.SCALARS][first : last + 1]])
 
     def counted(self, node: NodePlan, role: str) -> Mapping[str, Binding]:
-        """What a kernel of a node type is bound to besides, so that one device counts."""
+        """Return the bindings with which one device counts for a node type."""
         if not self._is_shared or self._is_first or node.is_eliminated:
             return NOTHING
         if role in DAMPED:
@@ -222,12 +222,12 @@ class Phases:
         return [*launches, *self._sums.leaves(Leaves.BLOCKS)]
 
     def gradients(self, factor: FactorPlan) -> list[Launch]:
-        """What a linearisation makes of one factor alone."""
+        """Return the launches that linearise one factor alone."""
         clear = self._binder.clear(Span.ALL_SUMS)
         return [*self.round(), clear, *self._binder.linearize(factor, exact=False)]
 
     def round(self) -> list[Launch]:
-        """What is linearised to its rounded copies, where kernels read these."""
+        """Return the launches that round what is linearised, if kernels read rounded copies."""
         if not self._plan.rounds_values:
             return []
         return [self._binder.node_launch(plan, "round") for plan in self._plan.nodes]
@@ -336,6 +336,6 @@ class Phases:
 
 
 def bound_phases(plan: Plan) -> tuple[Binder, Phases]:
-    """What binds the kernels of a plan, and its launches."""
+    """Bind the kernels of a plan, and return its launches."""
     binder = Binder(plan)
     return binder, Phases(plan, binder)

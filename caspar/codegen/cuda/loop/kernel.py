@@ -53,12 +53,12 @@ class LoopKernel:
         return [declared_as(param, restrict=False) for param in self.source.params]
 
     def passed(self, number: int) -> list[str]:
-        """What is passed for them; `number` is that of the kernel."""
+        """Return what is passed for them; `number` is that of the kernel."""
         places = {name: f"own + {place}" for name, place in self.scalars}
         return [places.get(param.name, f"k{number}_{param.name}") for param in self.source.params]
 
     def loads(self, *, early: bool) -> list[Load]:
-        """What is loaded before the barrier ahead, or behind it."""
+        """Return the loads before the barrier ahead, or behind it."""
         if self.early is None:
             return []
         return [load for load in self.source.loads if load.goes_early(self.early) == early]
@@ -93,7 +93,7 @@ def _guard(body: str) -> re.Match[str] | None:
 
 
 def helpers_of(text: str) -> tuple[str, ...]:
-    """What stands before a kernel's own text: each `#if ... #endif` of the outermost level."""
+    """Return the texts before a kernel's own: each `#if ... #endif` of the outermost level."""
     units: list[str] = []
     unit: list[str] = []
     depth = 0
@@ -232,7 +232,7 @@ def _moved(load: Load) -> Sequence[str]:
 def arguments_of(
     kernel: LoopKernel, number: int, block: str, blocks: str, shared: str | None = None
 ) -> str:
-    """What a kernel's functions are called with; `number` is that of the kernel."""
+    """Return the arguments of a kernel's functions; `number` is that of the kernel."""
     source = kernel.source
     places = [f"uint3{{{block}, 0u}}", f"uint3{{{blocks}, {source.num_layers}u, 1u}}"]
     if source.few_items:

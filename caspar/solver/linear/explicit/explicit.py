@@ -79,7 +79,7 @@ _BY_NAME: dict[LinearSolverChoice, Method | None] = {
 
 
 def where_full(chosen: Method, size: int, num_entries: int, limits: Limits) -> Method:
-    """What suits a matrix on the processor that may not be sparse after all.
+    """Choose a method for a matrix on the CPU that may not be sparse after all.
 
     Args:
         chosen: By `choose_method`.
@@ -94,7 +94,7 @@ def where_full(chosen: Method, size: int, num_entries: int, limits: Limits) -> M
 
 
 def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
-    """What the user chose, or what suits the sizes."""
+    """Return the method that the user chose, or one that suits the sizes."""
     chosen = _BY_NAME[choice]
     if chosen is not None:
         return Choice(chosen)
@@ -198,7 +198,7 @@ def _is_likely(recipe: Recipe, form: SolverForm) -> bool:
 
 
 def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
-    """What the user chose, or what suits the sizes.
+    """Make the solver that the user chose, or one that suits the sizes.
 
     What nobody asked for by name gives way if a library for it, or memory, is not there.
     """

@@ -258,7 +258,7 @@ def _entries(matrix: str) -> KernelSpec:
 
 
 def _outcome(types: Types) -> KernelSpec:
-    """What the host reads of a factorisation.
+    """Return the kernel that writes the numbers which the host reads of a factorisation.
 
     One that failed counts as an iteration: more damping helps. A right-hand side that is not
     finite does not: nothing helps.

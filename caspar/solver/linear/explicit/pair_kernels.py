@@ -139,7 +139,7 @@ def _between_parts(
 
 
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
-    """What the usual one adds."""
+    """Return the kernel that adds what the usual one adds."""
     kernel = FactorBuilder(factor, exact_role("linearize"), form, DType.FLOAT64, types)
     add_linearized(kernel)
     return kernel.build()

@@ -69,7 +69,7 @@ class DenseSolver:
         return True
 
     def _place(self, structure: Structure) -> None:
-        """Where the matrix is, and where its entries are in it."""
+        """Place the matrix, and its entries in it."""
         system, tools = self._system, structure.tools
         self._kind = structure.kind
         if system.size**2 > np.iinfo(np.int32).max:
@@ -294,7 +294,7 @@ class OrthogonalSolver:
         self._finish.run()
 
     def promises(self) -> Promises | None:
-        """What a step without damping promises, and directions that nothing determines.
+        """Return the promise of a step without damping, and directions that nothing determines.
 
         After a linearisation at the current values; None if something is not finite.
         """

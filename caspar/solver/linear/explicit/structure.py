@@ -160,7 +160,7 @@ class Structure:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What structures have in common that are formed by the same launches."""
+        """Key of structures that are formed by the same launches."""
         factors = [(id(one.plan.form), one.pair, one.weights is None) for one in self.factors]
         fills = [(one.eliminated, one.types) for one in self.fills]
         return *self.blocks, *factors, *fills, *self.merged
@@ -341,7 +341,7 @@ def _order(xp: Any, number: Array, num_blocks: int) -> Array:
 
 
 def mixed_windows(plan: Plan) -> MixedWindows:
-    """Where the items' Z are."""
+    """Find where the items' Z are."""
     counts: dict[MixedTypes, int] = {}
     first: dict[tuple[str, str], int] = {}
     for eliminated in plan.eliminated:

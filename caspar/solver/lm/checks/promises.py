@@ -61,7 +61,7 @@ def check(course: Course) -> Judgment | None:
 
 
 def _promises(course: Course) -> Promises | None:
-    """What nodes promise one by one, or together if looking at each is too slow.
+    """Return the promises of nodes, one by one, or together if that is too slow.
 
     Returns:
         None if it is little, or not known.

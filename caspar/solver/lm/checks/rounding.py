@@ -23,7 +23,7 @@ MUCH_GAINED = 0.1
 
 
 def check(course: Course) -> Judgment | None:
-    """What rounding float32 values changes, if that ended the solve or holds it up."""
+    """Judge whether rounding of float32 values ended the solve or holds it up."""
     if course.system.values_type is not DType.FLOAT32:
         return None
     rounding, records, cost = course.explained_by, course.records, course.cost

@@ -112,7 +112,7 @@ def may_be_plain(state: PolicyState, options: CompleteOptions) -> bool:
 
 
 def plain_numbers(state: PolicyState, options: CompleteOptions, *, looks: bool) -> list[float]:
-    """What plain steps are decided by; the least pivot is that of the linear solver.
+    """Return the numbers that decide plain steps; the least pivot is the linear solver's.
 
     Args:
         state: Before them.
