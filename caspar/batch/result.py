@@ -1,4 +1,4 @@
-"""What solving a batch returns."""
+"""Result of solving a batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -25,7 +25,7 @@ InverseFormula: TypeAlias = Callable[[Arithmetic, Sequence[Any], Any, Any], tupl
 
 
 class BehindCamera(Enum):
-    """What the residual of a point is that the camera cannot see, such as one behind it."""
+    """Residual of a point that the camera cannot see, for example one behind it."""
 
     ZERO = "zero"
     """COLMAP's rule: residual and derivatives are zero. A point that crosses the camera's plane

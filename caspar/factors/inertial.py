@@ -45,7 +45,7 @@ class NavState:
 
 
 class ImuBias(sf.V6):
-    """What gyroscope (rad/s), then accelerometer (m/s^2), read too much."""
+    """Bias of an inertial sensor: of the gyroscope, rad/s, then of the accelerometer, m/s^2."""
 
 
 @dataclass
@@ -58,11 +58,11 @@ class ImuMotion:
         position: Moved, without gravity and without the start's velocity, in the same axes.
         duration: In seconds.
         bias: The bias taken off the readings: gyroscope, accelerometer.
-        rotation_by_gyro: Derivatives by the bias.
-        velocity_by_gyro: Likewise.
-        velocity_by_accel: Likewise.
-        position_by_gyro: Likewise.
-        position_by_accel: Likewise.
+        rotation_by_gyro: Derivative of the rotation by the gyroscope's bias.
+        velocity_by_gyro: Derivative of the velocity by the gyroscope's bias.
+        velocity_by_accel: Derivative of the velocity by the accelerometer's bias.
+        position_by_gyro: Derivative of the position by the gyroscope's bias.
+        position_by_accel: Derivative of the position by the accelerometer's bias.
     """
 
     rotation: sf.Rot3

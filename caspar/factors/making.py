@@ -36,7 +36,7 @@ Markers: TypeAlias = Mapping[str, type[Marker]]
 
 @dataclass(frozen=True)
 class Part:
-    """What a factor sees of a node that holds more.
+    """A view of a node that holds more than a factor needs.
 
     Attributes:
         node: The node type.

@@ -20,7 +20,7 @@ _SERIES_TERMS = 10
 
 
 class Chart(Enum):
-    """How the difference of two poses becomes a vector."""
+    """Vector form of the difference of two poses."""
 
     PRODUCT = "product"
     """Rotation vector and translation, each by itself."""

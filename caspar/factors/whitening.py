@@ -17,7 +17,7 @@ from caspar.frontend.markers import ConstSequential, ConstUnique, Marker
 
 
 class Noise(Enum):
-    """Which argument of a factor says how precise its measurements are."""
+    """Argument of a factor that says how precise its measurements are."""
 
     SIGMA = "sigma"
     """`sigma`, (dim,): the standard deviation of each row of the error, one for all instances."""

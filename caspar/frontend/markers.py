@@ -1,4 +1,4 @@
-"""How a residual function's arguments are annotated (paper: Memory Accessors).
+"""Markers that annotate a residual function's arguments (paper: Memory Accessors).
 
 `Annotated[Type, Marker]` says what an argument is: *tunable* (a node the solver moves) or *const*
 (a measurement), and how factors map to instances. Arguments and outputs of kernels are annotated

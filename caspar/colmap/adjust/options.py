@@ -22,7 +22,7 @@ class LossFunction(Enum):
 
 
 class Gauge(Enum):
-    """What keeps the model from moving as a whole; COLMAP's names."""
+    """Rule that keeps the model from moving as a whole; COLMAP's names."""
 
     UNSPECIFIED = "UNSPECIFIED"
     """Nothing: the damping of Levenberg-Marquardt does."""
@@ -114,7 +114,7 @@ class BundleAdjustmentOptions:
 
 @dataclass(frozen=True)
 class BundleAdjustmentConfig:
-    """Which images and points take part, and which of their values are constant.
+    """Images and points that take part, and values of theirs that are constant.
 
     Sets may be given as any collection of ids.
 

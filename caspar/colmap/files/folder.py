@@ -24,7 +24,7 @@ from caspar.user_warnings import warn_user
 
 
 class ModelFormat(Enum):
-    """How the files of a model are written."""
+    """Form of the files of a model."""
 
     BINARY = "binary"
     TEXT = "text"

@@ -122,7 +122,7 @@ class PosePriors:
 
 @dataclass(frozen=True)
 class PosePriorOptions:
-    """How pose priors count. Names and defaults of the first three are COLMAP's.
+    """Weights of pose priors. Names and defaults of the first three are COLMAP's.
 
     Attributes:
         prior_position_fallback_stddev: Standard deviation of each coordinate of a position whose
@@ -176,7 +176,7 @@ class PosePriorOptions:
 
 @dataclass(frozen=True, eq=False)
 class IntrinsicsPrior:
-    """What is known of the intrinsics of a camera, independent of each other.
+    """Prior knowledge of a camera's intrinsics, independent of each other.
 
     Attributes:
         mean: Parameters in the order of the camera model.

@@ -150,7 +150,7 @@ def factor(
 
 
 class ConstraintKind(Enum):
-    """What must hold of each entry c of a constraint's vector.
+    """Condition on each entry c of a constraint's vector.
 
     ZERO: c = 0.
     POSITIVE: c >= 0.

@@ -24,7 +24,7 @@ PREFIX = "caspar.lookup"
 
 
 class Method(Enum):
-    """How a table is interpolated between its samples.
+    """Interpolation of a table between its samples.
 
     LINEAR: Linear along each axis, by 2 samples.
     CUBIC: Catmull-Rom splines along each axis, by 4 samples; as Ceres' BiCubicInterpolator.
@@ -37,7 +37,7 @@ class Method(Enum):
 
 
 class Border(Enum):
-    """What samples outside a table are.
+    """Samples outside of a table.
 
     CLAMP: The nearest sample of the table.
     ZERO: 0.
