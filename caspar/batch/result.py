@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from caspar.runtime.arrays import to_numpy
 from caspar.solver.result.by_name import ByName
-from caspar.solver.result.quantities import time_text
+from caspar.solver.result.quantities import preformatted, time_text
 from caspar.solver.result.result import NAMES_OF_RESULT, SolveStatus, values_by_field
 
 STATUSES = tuple(SolveStatus)
@@ -135,3 +135,6 @@ class BatchResult:
             f"solve {time_text(self.solve_time_s)}"
         )
         return "\n".join([*lines, times])
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))

@@ -24,6 +24,7 @@ from caspar.solver.evaluation import Evaluation
 from caspar.solver.input.factor_arrays import with_bare_factors
 from caspar.solver.result.by_name import ByName
 from caspar.solver.result.in_parts import on_host
+from caspar.solver.result.quantities import count_text, preformatted
 from caspar.solver.result.result import SolveResult, SolveStatus
 from caspar.solver.solver import Solver
 
@@ -94,6 +95,21 @@ class GncResult:
     def values(self) -> Mapping[str, Any]:
         """The values of the last solve."""
         return self.result.values
+
+    def __str__(self) -> str:
+        """The inliers of each factor, and the report of the last solve."""
+        return "\n".join([*self._inlier_texts(), "", str(self.result)])
+
+    def _repr_html_(self) -> str:
+        inliers = preformatted("\n".join(self._inlier_texts()))
+        return f"{inliers}{self.result._repr_html_()}"
+
+    def _inlier_texts(self) -> list[str]:
+        settled = "weights no longer change" if self.has_settled else "weights still change"
+        texts = [f"{count_text(len(self.steps), 'solve')}; {settled}"]
+        for name, flags in self.inliers.items():
+            texts.append(f"inliers       {int(flags.sum()):,} of {len(flags):,} {name}")
+        return texts
 
 
 def solve_gnc(

@@ -14,7 +14,7 @@ from caspar.runtime.backend import Backend
 from caspar.solver.active import Active
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.arena import Region
-from caspar.solver.result.quantities import bytes_text
+from caspar.solver.result.quantities import bytes_text, preformatted
 from caspar.solver.result.result import ProblemSize
 
 _JACOBIANS = {
@@ -79,6 +79,9 @@ class Prepared:
             f"memory         {bytes_text(self.num_bytes)}",
         ]
         return "\n".join([*lines, *(f"remark         {remark}" for remark in self.remarks)])
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
 
 def describe(

@@ -24,6 +24,7 @@ from caspar.solver.input.given_parts import GivenParts
 from caspar.solver.input.problem import Problem
 from caspar.solver.result.fitted import MOST_FITTED, StandardErrors, fields_text
 from caspar.solver.result.in_parts import num_numbers
+from caspar.solver.result.quantities import preformatted
 from caspar.solver.result.result import SolveResult
 
 WIDTH = 100
@@ -216,6 +217,9 @@ class Covariance:
     def __repr__(self) -> str:
         """The same."""
         return str(self)
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     def _summary(self) -> str:
         asked = ", ".join(

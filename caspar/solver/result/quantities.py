@@ -1,6 +1,7 @@
 """Numbers as text for people: a few digits, a unit, nothing that the computation does not know."""
 
 import math
+from html import escape
 
 _BYTE_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -60,6 +61,11 @@ def bytes_text(num_bytes: int) -> str:
 def count_text(count: int, what: str) -> str:
     """A count and its noun, in the plural where it is not one."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def preformatted(text: str) -> str:
+    """Return a text for notebooks, which show it as it is printed."""
+    return f"<pre>{escape(text)}</pre>"
 
 
 def _three_digits(number: float) -> str:

@@ -1,5 +1,6 @@
 """Graduated non-convexity: many outliers, from the usual start."""
 
+from html import escape
 from typing import Annotated, Any
 
 import numpy as np
@@ -297,3 +298,17 @@ def test_a_factor_with_a_loss() -> None:
     solver = caspar.Solver(point.with_loss(caspar.loss.Huber), backend="cpu")
     with pytest.raises(CasparError, match="factor point: has the loss Huber"):
         caspar.solve_gnc(solver, line_arrays(), inlier_threshold=1.0)
+
+
+def test_it_prints_inliers_and_the_report() -> None:
+    arrays, wrong, _ = clouds()
+    solver = caspar.Solver([match], backend="cpu")
+    result = caspar.solve_gnc(solver, arrays, inlier_threshold=5.0)
+    inliers = f"inliers       {int((~wrong).sum())} of {len(wrong)} match"
+    assert inliers in str(result)
+    assert str(result.result) in str(result)
+    assert f"{inliers}</pre><div><table>" in result._repr_html_()
+    prepared = solver.prepare(arrays)
+    covariance = solver.covariance({**arrays, **result.values}, {"Motion": "all"})
+    for one in (prepared, covariance):
+        assert one._repr_html_() == f"<pre>{escape(str(one))}</pre>"
