@@ -125,6 +125,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         Violation,
     )
     from caspar.solver.solver import Solver
+    from caspar.user_arrays import Arrays
 
 __all__ = [
     "AddBlockSum",
@@ -135,6 +136,7 @@ __all__ = [
     "AddStrided",
     "AddSum",
     "AddUnique",
+    "Arrays",
     "BackendChoice",
     "BatchResult",
     "BatchSolver",
@@ -244,6 +246,7 @@ _NAMES = {
     "AddStrided": "caspar.memory.patterns",
     "AddSum": "caspar.memory.patterns",
     "AddUnique": "caspar.memory.patterns",
+    "Arrays": "caspar.user_arrays",
     "BackendChoice": "caspar.options",
     "BatchResult": "caspar.batch.result",
     "BatchSolver": "caspar.batch.solver",

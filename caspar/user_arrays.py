@@ -6,11 +6,17 @@ the object, or the NumPy array that was read from it. Nothing is converted or co
 
 import ctypes
 from array import array as python_array
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Arrays = Mapping[str, Any]
+"""What `Solver.solve` takes: node types and factors, by name. For annotations: with
+`problem: caspar.Arrays = {...}` type checkers accept `{**problem, "fit": {**problem["fit"], ...}}`.
+"""
 
 _BUFFERS = (ctypes.Array, python_array, memoryview)
 """Python's own arrays: typed memory without a `dtype`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
 
 from caspar.errors import InputError
@@ -83,7 +83,7 @@ class Preintegration:
             "sqrt_information": sqrt_information(self.covariance),
         }
 
-    def predict(self, start: Array, gravity: Array) -> Array:
+    def predict(self, start: ArrayLike, gravity: ArrayLike) -> Array:
         """States at all keyframes from the first one, by the readings alone.
 
         Args:
@@ -93,13 +93,13 @@ class Preintegration:
         Returns:
             (k + 1, 10).
         """
-        states = [np.asarray(start, np.float64)]
+        states, pull = [np.asarray(start, np.float64)], np.asarray(gravity, np.float64)
         for number, time in enumerate(self.duration_s):
             rotation = Rotation.from_quat(states[-1][:4])
             position, velocity = states[-1][4:7], states[-1][7:]
-            moved = velocity * time + 0.5 * gravity * time**2
+            moved = velocity * time + 0.5 * pull * time**2
             moved = position + moved + rotation.apply(self.position[number])
-            velocity = velocity + gravity * time + rotation.apply(self.velocity[number])
+            velocity = velocity + pull * time + rotation.apply(self.velocity[number])
             turned = (rotation * Rotation.from_quat(self.rotation[number])).as_quat()
             states.append(np.concatenate([turned, moved, velocity]))
         return np.stack(states)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 from docstrings import marked_up
 from sphinx.ext.autodoc.mock import mock
@@ -99,9 +99,13 @@ def _docstring_of_constant(module: ModuleType, name: str) -> str:
 def _constants(module: ModuleType) -> str:
     entries = []
     for name, text in constants(module).items():
-        lines = "\n".join(f"   {line}" for line in marked_up(text.splitlines()))
-        entries.append(f"\n.. py:data:: {name}\n\n{lines}\n")
+        entries.append(_data(name, text))
     return "".join(entries)
+
+
+def _data(name: str, text: str) -> str:
+    lines = "\n".join(f"   {line}" for line in marked_up(text.splitlines()))
+    return f"\n.. py:data:: {name}\n\n{lines}\n\n"
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
@@ -114,7 +118,11 @@ def _heading(title: str) -> str:
 
 
 def _entry(name: str) -> str:
-    kind = "class" if isinstance(getattr(caspar, name), type) else "function"
+    value = getattr(caspar, name)
+    if get_origin(value) is not None:
+        text = _docstring_of_constant(importlib.import_module(caspar._NAMES[name]), name)
+        return _data(f"caspar.{name}", text)
+    kind = "class" if isinstance(value, type) else "function"
     members = "   :members:\n" if kind == "class" else ""
     return f".. auto{kind}:: caspar.{name}\n{members}\n"
 

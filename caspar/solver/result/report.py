@@ -161,7 +161,7 @@ def _bounds_facts(result: SolveResult) -> list[tuple[str, str]]:
 def _constraint_facts(result: SolveResult) -> list[tuple[str, str]]:
     """Return how well constraints hold, and how many of their entries hold the cost back."""
     violation = result.violation
-    if violation is None:
+    if len(violation.constraint) == 0:
         return []
     binding = ", ".join(
         f"{np.count_nonzero(rows):,} of {rows.size:,} entries of {name}"

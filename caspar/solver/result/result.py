@@ -263,7 +263,7 @@ class Violation:
         unscaled: The greatest distance of an entry, in its own unit.
         scaled: The greatest distance relative to the terms that an entry is made of, which
             `constraint_tolerance` is compared with.
-        constraint: The constraint that has the greatest relative distance.
+        constraint: The constraint that has the greatest relative distance; empty if there are none.
         instance: Its instance.
     """
 
@@ -314,7 +314,7 @@ class SolveResult:
         multipliers: By constraint (m, dim) on the host: the derivative of the least cost by the
             right-hand side of each entry of c = 0 or c >= 0. Of inequalities they are at least 0,
             and 0 if they do not hold anything back.
-        violation: How well constraints are met at `values`; None: there are none.
+        violation: How well constraints are met at `values`; zeros if there are none.
         given: What `solve` was given, a `Given`, for all that is asked of a result later.
         too_narrow: Why a solve in mixed precision goes on in float64; empty in what is returned.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
@@ -343,7 +343,7 @@ class SolveResult:
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
     multipliers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
-    violation: Violation | None = None
+    violation: Violation = Violation(0.0, 0.0, "", 0)
     given: Any = field(default=None, repr=False)
     too_narrow: str = field(default="", repr=False)
     standard_errors: StandardErrors | None = field(default=None, repr=False)
