@@ -28,6 +28,7 @@ from caspar.batch.options import checked_options, option_numbers
 from caspar.batch.result import on_host
 from caspar.codegen.targets import TARGETS
 from caspar.ir.ops import Op
+from caspar.options import BatchPrecisionName
 from caspar.passes.pipeline import compile_graph
 from examples import tags
 
@@ -99,7 +100,9 @@ def recomputed(cupy: Any, poses: Any, given: Mapping[str, Any]) -> Any:
     return 0.5 * (u * u + v * v).sum(axis=1)
 
 
-def rows_of(cupy: Any, precision: str, counts: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+def rows_of(
+    cupy: Any, precision: BatchPrecisionName, counts: tuple[int, ...]
+) -> tuple[list[Any], list[Any]]:
     """Rates by number, and checks of the results of one number."""
     properties = cupy.cuda.runtime.getDeviceProperties(0)
     units = FLOAT64_OPERATIONS if precision == "float64" else FLOAT32_OPERATIONS

@@ -22,6 +22,7 @@ from benchmarks.batches import on_device
 from benchmarks.page import table
 from benchmarks.report import environment
 from caspar.batch.generate.shape import Team
+from caspar.options import BatchPrecisionName
 
 UNKNOWNS = (3, 6, 9, 12, 18, 24, 39, 48)
 MOST_OF_THREAD = 24
@@ -71,7 +72,7 @@ def arrays(num_unknowns: int, num_problems: int, num_samples: int) -> Mapping[st
     return {f"Bumps{num_unknowns}": start, "reading": {"at": at[None], "value": value}}
 
 
-def row(backend: str, num_unknowns: int, precision: str, team: Team) -> list[str]:
+def row(backend: str, num_unknowns: int, precision: BatchPrecisionName, team: Team) -> list[str]:
     """Seconds of compiling, and microseconds a problem by size."""
     found: list[str] = []
     solver: Any = None
@@ -98,7 +99,8 @@ def main() -> None:
     parser.add_argument("--backend", default="cpu", choices=["cpu", "cuda"])
     given = parser.parse_args()
     backend = given.backend
-    precisions = ("float64", "float32") if backend == "cuda" else ("float64",)
+    both: tuple[BatchPrecisionName, ...] = ("float64", "float32")
+    precisions = both if backend == "cuda" else both[:1]
     rows = [
         row(backend, num_unknowns, precision, team)
         for num_unknowns, precision, team in product(UNKNOWNS, precisions, Team)

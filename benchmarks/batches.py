@@ -34,6 +34,7 @@ from benchmarks.page import table
 from benchmarks.peers import vmapped_pnp
 from benchmarks.report import environment
 from caspar.batch.result import on_host
+from caspar.options import BatchPrecisionName
 from examples import localisation, relaxation, tags
 
 Floats = NDArray[np.float64]
@@ -304,7 +305,8 @@ def peer_rows(backend: str) -> Table:
 def vmapped_rows(backend: str, python: str) -> Table:
     """PnP a second of jax.vmap of optimistix, and of this beside it, on the same device."""
     rows = []
-    for count, precision in product(NUM_VMAPPED[backend], ("float64", "float32")):
+    precisions: tuple[BatchPrecisionName, ...] = ("float64", "float32")
+    for count, precision in product(NUM_VMAPPED[backend], precisions):
         _, start, given = pnp(count, 0.3, 0.2)
         solver = caspar.BatchSolver(tags.corner, backend=backend, precision=precision)
         arrays = on_device({"Tag": start, "corner": given}, backend, precision)

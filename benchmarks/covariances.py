@@ -33,6 +33,7 @@ from benchmarks.regression.caspar_fit import TIGHT, CasparFit, Form
 from benchmarks.report import environment
 from benchmarks.synthetic import make_bal
 from caspar.bundle_adjustment import snavely
+from caspar.options import GaugeName
 from examples import calibration_errors, pose_graph, pose_graph_3d
 
 Rows = NDArray[np.float64]
@@ -80,7 +81,7 @@ def calibration_rows() -> Table:
 
 
 def facts_of(
-    solver: caspar.Solver, arrays: dict[str, Any], names: Sequence[str], gauge: str | None
+    solver: caspar.Solver, arrays: dict[str, Any], names: Sequence[str], gauge: GaugeName | None
 ) -> list[str]:
     """Facts of a covariance, and medians of its times over some runs after a first one."""
     times: list[tuple[float, float]] = []

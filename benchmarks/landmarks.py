@@ -22,6 +22,7 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
+from caspar.options import LinearSolverName
 from caspar.solver.choice import elimination as elimination_choice
 
 Rows = NDArray[np.float64]
@@ -193,7 +194,7 @@ class Way:
     """
 
     name: str
-    linear_solver: str
+    linear_solver: LinearSolverName
     eliminates: bool | None = None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache, lru_cache
 from numbers import Integral, Real
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from caspar.errors import OptionError
 
@@ -41,6 +41,16 @@ DEFAULT_INNER_ITERATIONS = 3
 
 MAX_INNER_ITERATIONS = 32
 """Each is in the text of a kernel, and takes half a second more to compile."""
+
+
+PrecisionName = Literal["auto", "mixed", "float32", "float64"]
+LinearSolverName = Literal["auto", "pcg", "schur_pcg", "schur_dense", "dense", "sparse", "qr"]
+JacobianName = Literal["auto", "stored", "float16", "recompute"]
+BatchPrecisionName = Literal["auto", "float32", "float64"]
+GncLossName = Literal["truncated", "geman_mcclure"]
+GaugeName = Literal["minimum_norm"]
+HessianName = Literal["auto", "exact", "gauss_newton"]
+"""Names of choices, as type checkers and editors want them; those of an enum are its values."""
 
 
 class BackendChoice(Enum):

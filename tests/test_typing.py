@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import caspar
+from caspar import options
 from caspar.options import SolveOptions, SolveOptionsDict
 from tests.pages import blocks
 
@@ -111,6 +112,65 @@ def test_options_of_solve_are_typed() -> None:
     assert typing.get_type_hints(SolveOptionsDict) == typing.get_type_hints(SolveOptions)
     annotation = inspect.signature(caspar.Solver.solve).parameters["options"].annotation
     assert typing.get_args(annotation) == (SolveOptionsDict,)
+
+
+def test_names_of_choices_are_the_values_of_the_enums() -> None:
+    for names, kind in (
+        (options.LinearSolverName, options.LinearSolverChoice),
+        (options.JacobianName, options.JacobianChoice),
+        (options.GncLossName, caspar.GncLoss),
+    ):
+        assert list(typing.get_args(names)) == [one.value for one in kind]
+    precisions = {"auto", *(one.value for one in options.Precision)}
+    assert set(typing.get_args(options.PrecisionName)) == precisions
+    assert set(typing.get_args(options.BatchPrecisionName)) == precisions - {"mixed"}
+
+
+WRONG_CHOICES = """
+import caspar
+
+def wrong(solver: caspar.Solver, factor: caspar.Factor, arrays: caspar.Arrays) -> None:
+    caspar.Solver(factor, linear_solver="sparce")
+    caspar.Solver(factor, precision="double")
+    caspar.Solver(factor, jacobian="kept")
+    caspar.BatchSolver(factor, precision="mixed")
+    caspar.solve_gnc(solver, arrays, loss="gm")
+    solver.covariance(arrays, {"Pose": "all"}, gauge="min_norm")
+    solver.solve(arrays, max_iteration=3)
+    solver.solve(arrays, max_iterations="many")
+    result = solver.solve(arrays)
+    result.statu
+    if result.status == "CONVERGED_COST":
+        print("never")
+    solver.gradient(result, {}, hessian="exakt")
+"""
+
+
+def test_mypy_sees_wrong_choices(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (settings,) = blocks(PAGE, "toml")
+    (tmp_path / "pyproject.toml").write_text(settings.text, encoding="utf-8")
+    (tmp_path / "program.py").write_text(WRONG_CHOICES, encoding="utf-8")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--follow-imports=silent",
+            "--cache-dir",
+            os.devnull,
+            "program.py",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    seen = {int(line.split(":")[1]) for line in done.stdout.splitlines() if "error:" in line}
+    wrong = WRONG_CHOICES.splitlines()
+    unseen = [line for number, line in enumerate(wrong, 1) if number > 4 and number not in seen]
+    assert [line.strip() for line in unseen] == ["result = solver.solve(arrays)", 'print("never")']
 
 
 def test_mypy_accepts_a_program(tmp_path: Path) -> None:

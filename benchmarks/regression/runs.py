@@ -26,6 +26,7 @@ from benchmarks.regression.answer import (
 from benchmarks.regression.caspar_fit import TIGHT, CasparFit, Form
 from benchmarks.regression.peers import ceres_solve, gtsam_solve, has_ceres, has_gtsam, scipy_solve
 from benchmarks.regression.problem import Array, NumericProblem, Problem
+from caspar.options import PrecisionName
 
 SEED = 20260701
 
@@ -35,7 +36,7 @@ DECADES = 1.0
 LIMIT = 1000
 """Evaluations or iterations of the peers on CUTEst and stiff problems, as many as caspar's."""
 
-PRECISIONS = ("float64", "mixed")
+PRECISIONS: tuple[PrecisionName, ...] = ("float64", "mixed")
 
 GTSAM_LINEAR_SOLVERS = ("MULTIFRONTAL_CHOLESKY", "MULTIFRONTAL_QR")
 

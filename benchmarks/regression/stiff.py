@@ -14,6 +14,7 @@ from scipy.spatial.transform import Rotation
 import caspar
 from benchmarks.regression.answer import Answer
 from benchmarks.regression.problem import Array, Indices, Kind, Problem
+from caspar.options import PrecisionName
 
 SAME_COST = 1e-4
 """Relative: the offset of a line over Unix seconds is rounded to 1e-7 at 4e9."""
@@ -223,7 +224,7 @@ class PathFit:
             has_one_minimum=True,
         )
 
-    def solve(self, start: Array, precision: str) -> Answer:
+    def solve(self, start: Array, precision: PrecisionName) -> Answer:
         """Solve from the start that the poses have."""
         assert not start.any()
         solver = caspar.Solver(between, backend="cpu", precision=precision)

@@ -25,7 +25,13 @@ from caspar.batch.options import (
 from caspar.batch.run import CompiledKernels
 from caspar.batch.singly import Runs, SingleSolver
 from caspar.frontend.factors.factor import Factor
-from caspar.options import BackendChoice, Precision, checked_flag
+from caspar.options import (
+    BackendChoice,
+    BatchPrecisionName,
+    HessianName,
+    Precision,
+    checked_flag,
+)
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
@@ -74,7 +80,7 @@ class BatchSolver(Remade):
         factors: Sequence[Factor] | Factor,
         *,
         backend: str | BackendChoice | Backend = "auto",
-        precision: str | Precision = "auto",
+        precision: BatchPrecisionName | Precision = "auto",
     ) -> None:
         start = time.perf_counter()
         self._given = checked_factors(factors, without_constraints="BatchSolver")
@@ -206,7 +212,7 @@ class BatchSolver(Remade):
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
-        hessian: str = "auto",
+        hessian: HessianName = "auto",
     ) -> Gradient:
         """Derivatives of a loss function of the values by what `solve` was given, in float64.
 

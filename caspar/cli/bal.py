@@ -19,6 +19,7 @@ from caspar.cli.outputs import (
 )
 from caspar.cli.progress import progress_shown
 from caspar.io.bal import BalProblem, read_bal
+from caspar.options import PrecisionName
 from caspar.progress import phase
 from caspar.solver.result.quantities import count_text
 from caspar.solver.result.report import terminal_report, text_report
@@ -57,7 +58,7 @@ class BalRequest:
 
     file: Path
     backend: str
-    precision: str
+    precision: PrecisionName
     max_iterations: int | None
     loss: str | None
     loss_scale: float

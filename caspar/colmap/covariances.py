@@ -24,6 +24,7 @@ from caspar.colmap.model import Floats, Integers
 from caspar.colmap.prepare import Prepared, prepare
 from caspar.colmap.priors.priors import IntrinsicsPrior
 from caspar.errors import InputError
+from caspar.options import GaugeName
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +164,7 @@ def covariance(
     pose_priors: Any = None,
     pose_prior_options: Any = None,
     intrinsics_priors: Mapping[int, IntrinsicsPrior] | None = None,
-    gauge: str | None = None,
+    gauge: GaugeName | None = None,
 ) -> Covariance:
     """Find covariances of an adjusted model, at its values.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from caspar.frontend.factors.factor import Factor
 from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.options import PrecisionName
 from caspar.pose_graph.errors import chi2_by_kind
 from caspar.pose_graph.problem import problem, solved_graph
 from caspar.pose_graph.start import Initialize, Start, start_poses
@@ -67,7 +68,7 @@ def solve(
     loss: Any = None,
     loss_scale: float = 1.0,
     backend: str = "auto",
-    precision: str = "float64",
+    precision: PrecisionName = "float64",
     **options: Any,
 ) -> Summary:
     """Find the poses and landmarks that agree best with the measurements of a graph.

@@ -18,7 +18,7 @@ from scipy.stats import chi2
 
 from caspar.errors import InputError, OptionError
 from caspar.frontend.factors.trace import WEIGHT
-from caspar.options import choice
+from caspar.options import GncLossName, choice
 from caspar.runtime.arrays import HOST, location
 from caspar.solver.evaluation import Evaluation
 from caspar.solver.input.factor_arrays import with_bare_factors
@@ -119,7 +119,7 @@ def solve_gnc(
     inlier_threshold: float | Mapping[str, Any] | None = None,
     inlier_probability: float | Mapping[str, float] | None = None,
     known_inliers: Mapping[str, Any] | None = None,
-    loss: str | GncLoss = GncLoss.TRUNCATED,
+    loss: GncLossName | GncLoss = GncLoss.TRUNCATED,
     max_steps: int = 100,
     growth: float = 1.4,
     **options: Any,

@@ -12,9 +12,14 @@ from caspar.frontend.factors.factor import Factor
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     BackendChoice,
+    GaugeName,
+    HessianName,
     JacobianChoice,
+    JacobianName,
     LinearSolverChoice,
+    LinearSolverName,
     Precision,
+    PrecisionName,
     SolveOptions,
     SolveOptionsDict,
     check_callback,
@@ -92,9 +97,9 @@ class Solver(Remade):
         factors: Sequence[Factor] | Factor,
         *,
         backend: str | BackendChoice | Backend = "auto",
-        precision: str | Precision = "auto",
-        linear_solver: str | LinearSolverChoice = "auto",
-        jacobian: str | JacobianChoice = "auto",
+        precision: PrecisionName | Precision = "auto",
+        linear_solver: LinearSolverName | LinearSolverChoice = "auto",
+        jacobian: JacobianName | JacobianChoice = "auto",
         deterministic: bool = False,
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
         eliminate: Sequence[str] | None = None,
@@ -384,7 +389,7 @@ class Solver(Remade):
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
         scale_by_residual_variance: bool = False,
-        gauge: str | None = None,
+        gauge: GaugeName | None = None,
     ) -> "Covariance":
         """The covariance of values, (J^T J)^-1, marginal over all other unknowns; in float64.
 
@@ -432,7 +437,7 @@ class Solver(Remade):
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
-        hessian: str = "auto",
+        hessian: HessianName = "auto",
     ) -> "Gradient":
         """Derivatives of a loss function of the values by what `solve` was given, in float64.
 

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.errors import InputError
+from caspar.options import BatchPrecisionName
 from tests.batch.batch_cases import Case, curves, paths
 from tests.harness_backend import HarnessBackend
 
@@ -46,7 +47,7 @@ def test_as_solved_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_cuda_text_gives_the_same(precision: str) -> None:
+def test_cuda_text_gives_the_same(precision: BatchPrecisionName) -> None:
     case = curves(num_problems=12)
     bounds = _of_all(case)
     cpu, cuda = (

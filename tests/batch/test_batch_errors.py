@@ -125,6 +125,6 @@ def test_options(options: Change, message: str) -> None:
 
 def test_precisions() -> None:
     with pytest.raises(OptionError, match="precision='mixed': a BatchSolver computes"):
-        caspar.BatchSolver(decay, backend="cpu", precision="mixed")
+        caspar.BatchSolver(decay, backend="cpu", precision="mixed")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="must be one of"):
-        caspar.BatchSolver(decay, backend="cpu", precision="double")
+        caspar.BatchSolver(decay, backend="cpu", precision="double")  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 import caspar
+from caspar.options import BatchPrecisionName
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.batch.batch_cases import CASES
 from tests.covering import covering
@@ -16,7 +17,7 @@ class _Sources(HarnessBackend):
 
 
 @covering(name=CASES, precision=["float32", "float64"], arch=["sm_75", "sm_90"])
-def test_kernels_compile(name: str, precision: str, arch: str) -> None:
+def test_kernels_compile(name: str, precision: BatchPrecisionName, arch: str) -> None:
     case = CASES[name]()
     solver: Any = caspar.BatchSolver(case.factors, backend=_Sources(), precision=precision)
     compiled = compile_text(solver.source(case.arrays, fixed=case.fixed), arch)

@@ -17,6 +17,7 @@ from benchmarks.regression import stiff
 from caspar.batch import options
 from caspar.batch.generate.kernel import batch_kernel
 from caspar.codegen.targets import TARGETS
+from caspar.options import BatchPrecisionName
 from caspar.runtime.nvidia.nvrtc import compile_text
 from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES, Case, Floats, anchor, curves, distance, triangles
@@ -289,7 +290,7 @@ def test_what_is_free_is_left_to_damping(backend: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_what_no_residual_pulls_is_no_success(precision: str) -> None:
+def test_what_no_residual_pulls_is_no_success(precision: BatchPrecisionName) -> None:
     """Beyond its scale Tukey's loss weighs nothing; Cauchy's still does."""
     given, _, _ = lines(0.0, 2)
     start = np.array([[1.0, 2.5], [1e6, 0.0]])

@@ -7,6 +7,7 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.options import JacobianName
 from caspar.runtime.nvidia.probe import graph_loop_problem
 
 cuda = pytest.importorskip("caspar.runtime.cuda.backend")
@@ -21,7 +22,7 @@ def repeating_backend() -> Any:
     return cuda.CudaBackend()
 
 
-def ordered_solver(jacobian: str = "auto") -> caspar.Solver:
+def ordered_solver(jacobian: JacobianName = "auto") -> caspar.Solver:
     """All sums in a fixed order."""
     return caspar.Solver(
         [snavely],

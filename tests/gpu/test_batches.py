@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.batch.generate.shape import Team
+from caspar.options import BatchPrecisionName
 from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES, Case, anchor, cameras, curves, decay, distance
 from tests.batch.test_batch_large import webs
@@ -24,14 +25,16 @@ def _on_device(arrays: Any) -> Any:
     return cupy.asarray(arrays) if isinstance(arrays, np.ndarray) else arrays
 
 
-def _solved(case: Case, backend: str, precision: str = "float64") -> caspar.BatchResult:
+def _solved(
+    case: Case, backend: str, precision: BatchPrecisionName = "float64"
+) -> caspar.BatchResult:
     solver = caspar.BatchSolver(case.factors, backend=backend, precision=precision)
     return solver.solve(case.arrays, fixed=case.fixed)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("name", CASES)
-def test_as_on_the_processor(name: str, precision: str) -> None:
+def test_as_on_the_processor(name: str, precision: BatchPrecisionName) -> None:
     case = CASES[name]()
     result = _solved(case, "cuda", precision)
     expected = _solved(case, "cpu", precision)
@@ -117,7 +120,7 @@ def test_a_hundred_thousand() -> None:
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("name", ALL)
-def test_warps_find_what_threads_find(name: str, precision: str) -> None:
+def test_warps_find_what_threads_find(name: str, precision: BatchPrecisionName) -> None:
     case = ALL[name]()
     found = []
     for team in Team:

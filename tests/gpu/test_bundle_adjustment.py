@@ -10,6 +10,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError, OutOfMemoryError
 from caspar.io import BalProblem, read_bal
+from caspar.options import PrecisionName
 
 pytestmark = pytest.mark.gpu
 
@@ -32,7 +33,7 @@ def _arrays(problem: BalProblem, convert: Any = np.asarray) -> dict[str, Any]:
 
 @pytest.mark.parametrize("precision", ["mixed", "float64", "float32"])
 @pytest.mark.parametrize("name", sorted(OPTIMA))
-def test_reaches_the_optimum_twice_with_the_same_bits(name: str, precision: str) -> None:
+def test_reaches_the_optimum_twice_with_the_same_bits(name: str, precision: PrecisionName) -> None:
     problem = read_bal(DATA / f"{name}.txt.bz2")
     solver = caspar.Solver([snavely], backend="cuda", precision=precision, deterministic=True)
     first, second = solver.solve(_arrays(problem)), solver.solve(_arrays(problem))

@@ -15,6 +15,7 @@ import caspar
 from benchmarks.devices_scene import cost, ring
 from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError, OutOfMemoryError
+from caspar.options import JacobianName
 from caspar.solver.lm.normal_equations import NormalEquations
 from tests.problems import EXAMPLES
 from tests.solver.shards.sharing import (
@@ -37,7 +38,7 @@ def _two_devices() -> None:
 
 
 @pytest.mark.parametrize("jacobian", ["recompute", "stored", "float16"])
-def test_bundle_adjustment_ends_at_the_same_cost(jacobian: str) -> None:
+def test_bundle_adjustment_ends_at_the_same_cost(jacobian: JacobianName) -> None:
     arrays = ring(300_000)
     one = caspar.Solver(
         [snavely], backend="cuda", precision="mixed", jacobian=jacobian, linear_solver="schur_pcg"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caspar.options import JacobianName
 from caspar.runtime.cuda.loop import repeat
 from caspar.runtime.sequence_loop import SequenceLoop
 from tests.gpu.loop_cases import (
@@ -175,7 +176,7 @@ def test_a_failure_leaves_no_stream_in_capture(backend: Any) -> None:
 
 @pytest.mark.parametrize("jacobian", ["recompute", "float16", "stored"])
 def test_launches_that_begin_early_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: str
+    monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: JacobianName
 ) -> None:
     """A product and the vectors' kernel in turn, each begins before the other has ended."""
     graph_while = importlib.import_module(repeat.GRAPH_MODULE)

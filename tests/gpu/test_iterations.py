@@ -7,6 +7,7 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.options import JacobianName
 from tests.solver.bundles import arrays_of, read
 
 pytestmark = pytest.mark.gpu
@@ -29,7 +30,7 @@ class Allocations(MemoryHook):
 @pytest.mark.parametrize("jacobian", ["recompute", "float16"])
 @pytest.mark.parametrize("is_fused", [True, False], ids=["one kernel", "launches"])
 def test_one_read_and_no_allocation(
-    is_fused: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
+    is_fused: bool, jacobian: JacobianName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from caspar.runtime.cuda import backend as cuda
     from caspar.runtime.cuda.launch import scalars as cuda_scalars

@@ -6,6 +6,7 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.options import JacobianName, LinearSolverName, PrecisionName
 from examples import pose_graph, pose_graph_3d
 from tests.solver.bundles import arrays_of, read
 from tests.solver.linear.linear_cases import MIXES, assert_first_step, problem_of, solver_names
@@ -28,7 +29,7 @@ def test_kernels_load_again_in_new_threads() -> None:
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(("mix", "linear_solver"), CASES)
 def test_a_step_is_that_of_the_normal_equations(
-    mix: str, linear_solver: str, deterministic: bool
+    mix: str, linear_solver: LinearSolverName, deterministic: bool
 ) -> None:
     require_library(linear_solver)
     solver = caspar.Solver(
@@ -59,7 +60,11 @@ def test_deterministic_solves_have_the_same_bits() -> None:
     ("name", "cost"), [("problem-21-11315", 30378.636), ("problem-49-7776", 13344.241)]
 )
 def test_bundle_adjustment(
-    name: str, cost: float, precision: str, linear_solver: str, jacobian: str
+    name: str,
+    cost: float,
+    precision: PrecisionName,
+    linear_solver: LinearSolverName,
+    jacobian: JacobianName,
 ) -> None:
     require_library(linear_solver)
     solver = caspar.Solver(

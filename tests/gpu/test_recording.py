@@ -8,6 +8,7 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.options import PrecisionName
 from tests.solver.bundles import arrays_of, read
 
 pytestmark = pytest.mark.gpu
@@ -23,7 +24,7 @@ def on_device(arrays: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("place", ["host", "device"])
 @pytest.mark.parametrize("precision", ["mixed", "float64"])
-def test_values_of_each_step(place: str, precision: str) -> None:
+def test_values_of_each_step(place: str, precision: PrecisionName) -> None:
     arrays = arrays_of(read("problem-21-11315"))
     if place == "device":
         arrays = on_device(arrays)

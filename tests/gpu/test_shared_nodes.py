@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import caspar
+from caspar.options import JacobianName
 from tests.solver.linear.linear_cases import MIXES, make_arrays
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:node type")]
@@ -15,7 +16,7 @@ pytest.importorskip("cupy")
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
 @pytest.mark.parametrize("mix", ["shared lens", "few lenses"])
-def test_equals_the_processor(mix: str, jacobian: str, deterministic: bool) -> None:
+def test_equals_the_processor(mix: str, jacobian: JacobianName, deterministic: bool) -> None:
     made = make_arrays(num_views=300, num_marks=100_000)
     factors = MIXES[mix]
     arrays: dict[str, Any] = {factor.name: made[factor.name] for factor in factors}

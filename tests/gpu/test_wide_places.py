@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import caspar
+from caspar.options import JacobianName
 from tests.solver.linear.linear_cases import glance, hold, make_arrays, pin
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:node type")]
@@ -14,7 +15,7 @@ NUM_VIEWS, NUM_MARKS = 70_000, 90_000
 
 
 @pytest.mark.parametrize("jacobian", ["recompute", "float16"])
-def test_equals_the_processor(jacobian: str) -> None:
+def test_equals_the_processor(jacobian: JacobianName) -> None:
     arrays = make_arrays(NUM_VIEWS, NUM_MARKS)
     arrays = {name: arrays[name] for name in ("View", "Mark", "glance", "hold", "pin")}
     assert np.max(arrays["glance"]["view"]) > 65_536

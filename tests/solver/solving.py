@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.options import PrecisionName
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.problems import EXAMPLES
 
@@ -21,7 +22,7 @@ ON_BACKENDS = pytest.mark.parametrize(
 
 @cache
 def solver(
-    factors: tuple[caspar.Factor, ...], precision: str = "float64", backend: str = "cpu"
+    factors: tuple[caspar.Factor, ...], precision: PrecisionName = "float64", backend: str = "cpu"
 ) -> caspar.Solver:
     """A solver of these factors, made once."""
     return caspar.Solver(factors, backend=backend, precision=precision)

@@ -12,6 +12,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.errors import InputError
+from caspar.options import LinearSolverName
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.limits import Limits
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
@@ -221,7 +222,9 @@ def test_solves_inside_each_other_leave_one_plan() -> None:
 
 @pytest.mark.parametrize("linear_solver", ["pcg", "sparse", "dense"])
 @pytest.mark.parametrize("limits", [ONE_AT_A_TIME, Limits()], ids=["large", "small"])
-def test_memory_does_not_wait_for_the_garbage_collector(linear_solver: str, limits: Limits) -> None:
+def test_memory_does_not_wait_for_the_garbage_collector(
+    linear_solver: LinearSolverName, limits: Limits
+) -> None:
     backend = Counted()
     made = caspar.Solver(
         (between, anchor), backend=backend, linear_solver=linear_solver, limits=limits

@@ -13,6 +13,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.errors import InputError
+from caspar.options import LinearSolverName, PrecisionName
 from tests.solver.solving import ON_BACKENDS
 from tests.solver.test_fixed import (
     ARRAYS,
@@ -124,7 +125,7 @@ def expected() -> float:
 
 
 def _solve(
-    bounds: Any = BOUNDS, backend: str = "cpu", precision: str = "float64", **choices: Any
+    bounds: Any = BOUNDS, backend: str = "cpu", precision: PrecisionName = "float64", **choices: Any
 ) -> caspar.SolveResult:
     made = caspar.Solver(sighting, backend=backend, precision=precision, **choices)
     return made.solve(START, fixed=FIXED, bounds=bounds, verbose=False, **TIGHT)
@@ -162,7 +163,9 @@ def test_all_linear_methods(method: str, backend: str, expected: float) -> None:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["mixed", "float32"])
-def test_single_precision_stays_within(precision: str, backend: str, expected: float) -> None:
+def test_single_precision_stays_within(
+    precision: PrecisionName, backend: str, expected: float
+) -> None:
     """Bounds are rounded inwards, so that the given ones hold in float64."""
     result = _solve(backend=backend, precision=precision)
     assert result.final_cost == pytest.approx(expected, rel=2e-5)
@@ -373,7 +376,7 @@ def bowl(x: Annotated[Pair, caspar.TunableUnique]) -> sf.V3:
 
 @pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
 @pytest.mark.parametrize("second", [1.0, np.inf])
-def test_a_bound_is_reached_in_every_precision(precision: str, second: float) -> None:
+def test_a_bound_is_reached_in_every_precision(precision: PrecisionName, second: float) -> None:
     """A step stored in float32 lands a rounding of itself short of its bound."""
     made = caspar.Solver(valley, backend="cpu", precision=precision)
     upper = np.array([0.5, second])
@@ -388,7 +391,7 @@ def test_a_bound_is_reached_in_every_precision(precision: str, second: float) ->
 
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 @pytest.mark.parametrize("short", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 0.0])
-def test_a_start_beside_a_corner(short: float, precision: str) -> None:
+def test_a_start_beside_a_corner(short: float, precision: PrecisionName) -> None:
     """Numbers with next to no room must not stop the others: only one of these bounds binds."""
     made = caspar.Solver(bowl, backend="cpu", precision=precision)
     lower, upper = np.array([2.0, -1.0]), np.array([np.inf, 2.0])
@@ -500,13 +503,15 @@ SWINGS = np.array(
 """Starts from which a step without more ado ends at an amplitude of zero."""
 
 
-@pytest.mark.parametrize("precision", ["float64", "mixed", "batch"])
-def test_first_steps_stay_where_other_unknowns_have_influence(precision: str) -> None:
+@pytest.mark.parametrize("precision", ["float64", "mixed", None], ids=["float64", "mixed", "batch"])
+def test_first_steps_stay_where_other_unknowns_have_influence(
+    precision: PrecisionName | None,
+) -> None:
     """At an amplitude of zero, frequency and phase would have none, and the solve would end."""
     lower, upper = np.array([0.0, 0.0, -np.inf]), np.array([np.inf, 10.0, np.inf])
     inputs = {"time": SWING_TIME, "level": SWING_LEVEL}
     flat = 0.5 * (SWING_LEVEL**2).sum()
-    if precision == "batch":
+    if precision is None:
         count = (len(SWINGS), 1)
         found = caspar.BatchSolver(swing, backend="cpu").solve(
             {"Wave": SWINGS, "swing": {name: np.tile(x, count) for name, x in inputs.items()}},
@@ -553,7 +558,7 @@ def pull(
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["sparse", "pcg"])
-def test_a_string_between_two_walls(linear_solver: str, backend: str) -> None:
+def test_a_string_between_two_walls(linear_solver: LinearSolverName, backend: str) -> None:
     """A quarter of 200 numbers end at a bound: SciPy's active set takes 104 iterations."""
     require_library(linear_solver, backend)
     count = 200

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.options import PrecisionName
 from caspar.runtime.cpu.backend import CpuBackend
 
 PACKAGE = str(Path(caspar.__file__).parent)
@@ -132,7 +133,7 @@ def test_the_device_notes_what_is_asked(device: list[str]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["mixed", "float64"])
-def test_bundle_adjustment(device: list[str], precision: str) -> None:
+def test_bundle_adjustment(device: list[str], precision: PrecisionName) -> None:
     bal = caspar.io.read_bal(Path(__file__).parents[2] / "data/problem-21-11315-pre.txt.bz2")
     arrays = {
         "Cam": bal.cameras,

@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.errors import InputError
+from caspar.options import PrecisionName
 from tests.solver.solving import ON_BACKENDS
 from tests.support_cudss import require_library
 
@@ -138,7 +139,9 @@ KNOWN_LENS = {
 HELD = {"View": {"lens": True, "pose": [0]}, "Mark": np.isin(np.arange(NUM_MARKS), [3, 5])}
 
 
-def _solve(fixed: Any, backend: str = "cpu", precision: str = "float64", **choices: Any) -> Any:
+def _solve(
+    fixed: Any, backend: str = "cpu", precision: PrecisionName = "float64", **choices: Any
+) -> Any:
     made = caspar.Solver(sighting, backend=backend, precision=precision, **choices)
     return made.solve(ARRAYS, fixed=fixed, verbose=False, **TIGHT)
 
@@ -174,7 +177,7 @@ def test_all_linear_methods(method: str, backend: str, by_constants: float) -> N
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["mixed", "float32"])
 def test_single_precision_keeps_the_given_bits(
-    precision: str, backend: str, by_constants: float
+    precision: PrecisionName, backend: str, by_constants: float
 ) -> None:
     result = _solve(HELD, backend, precision)
     assert result.final_cost == pytest.approx(by_constants, rel=1e-5)

@@ -8,6 +8,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.options import LinearSolverName
 from tests.solver.solving import ON_BACKENDS
 from tests.support_cudss import require_library
 
@@ -125,7 +126,7 @@ def square(noise: float = 0.05, error: float = 0.3) -> dict[str, Any]:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["pcg", "sparse"])
-def test_a_graph_that_nothing_holds(backend: str, linear_solver: str) -> None:
+def test_a_graph_that_nothing_holds(backend: str, linear_solver: LinearSolverName) -> None:
     require_library(linear_solver, backend)
     solver = caspar.Solver(
         [between], backend=backend, precision="float64", linear_solver=linear_solver

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import caspar
 from caspar.errors import SizeError, UnsuitedError
 from caspar.frontend.size_refusal import size_refusal
+from caspar.options import LinearSolverName
 from caspar.tracing import traced_factor
 from tests.covering import alternating
 from tests.harness import find_compiler
@@ -108,7 +109,7 @@ def problem(num_shapes: int = 2, num_places: int = 4) -> tuple[dict[str, Any], N
 
 
 @pytest.mark.parametrize("linear_solver", ["pcg", "schur_pcg", "schur_dense", "sparse"])
-def test_solutions_are_those_of_numpy(linear_solver: str) -> None:
+def test_solutions_are_those_of_numpy(linear_solver: LinearSolverName) -> None:
     arrays, expected = problem()
     solver = caspar.Solver(
         [bent, smooth], backend="cpu", precision="float64", linear_solver=linear_solver
@@ -123,7 +124,7 @@ def test_solutions_are_those_of_numpy(linear_solver: str) -> None:
     ("linear_solver", "deterministic"),
     alternating(["pcg", "schur_dense"], [False, True]),
 )
-def test_cuda_text_finds_them_too(linear_solver: str, deterministic: bool) -> None:
+def test_cuda_text_finds_them_too(linear_solver: LinearSolverName, deterministic: bool) -> None:
     arrays, expected = problem()
     solver = caspar.Solver(
         [bent, smooth],
@@ -149,7 +150,7 @@ def test_parts_change_what_pcg_takes_only_in_iterations() -> None:
 
 class TestRefusals:
     @pytest.mark.parametrize("linear_solver", ["auto", "pcg"])
-    def test_a_full_jacobian_of_many_rows(self, linear_solver: str) -> None:
+    def test_a_full_jacobian_of_many_rows(self, linear_solver: LinearSolverName) -> None:
         solver = caspar.Solver([full], backend="cpu", linear_solver=linear_solver)
         start = time.perf_counter()
         with pytest.raises(SizeError) as caught:

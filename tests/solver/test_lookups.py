@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import FactorError, InputError, KernelError
+from caspar.options import PrecisionName
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 
@@ -88,7 +89,7 @@ def problem() -> dict[str, Any]:
     }
 
 
-def solved(backend: Any, precision: str = "float64") -> Any:
+def solved(backend: Any, precision: PrecisionName = "float64") -> Any:
     solver = caspar.Solver([aligned], backend=backend, precision=precision)
     return solver.solve(problem(), cost_tolerance=0.0, max_iterations=30).values["Shift"]
 
@@ -96,7 +97,7 @@ def solved(backend: Any, precision: str = "float64") -> Any:
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("float64", 1e-12), ("mixed", 1e-9), ("float32", 1e-4)]
 )
-def test_a_picture_is_aligned(precision: str, tolerance: float) -> None:
+def test_a_picture_is_aligned(precision: PrecisionName, tolerance: float) -> None:
     assert_allclose(solved("cpu", precision), TRUE, 0, tolerance)
 
 

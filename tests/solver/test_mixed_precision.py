@@ -14,6 +14,7 @@ import caspar
 from benchmarks.regression.nist import problems
 from caspar import ConstSequential, ConstUnique, TunableShared, TunableUnique
 from caspar.bundle_adjustment import snavely
+from caspar.options import LinearSolverName, PrecisionName
 from caspar.solver.limits import Limits
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
@@ -111,7 +112,7 @@ class Case:
     factors: tuple[caspar.Factor, ...]
     arrays: dict[str, Any]
 
-    def solve(self, precision: str = "mixed", **choices: Any) -> caspar.SolveResult:
+    def solve(self, precision: PrecisionName = "mixed", **choices: Any) -> caspar.SolveResult:
         return caspar.Solver(self.factors, backend="cpu", precision=precision, **choices).solve(
             self.arrays
         )
@@ -415,7 +416,7 @@ def two_decays(
 
 
 @pytest.mark.parametrize("linear_solver", ["auto", "sparse"])
-def test_two_decays_of_nearly_one_rate(linear_solver: str) -> None:
+def test_two_decays_of_nearly_one_rate(linear_solver: LinearSolverName) -> None:
     """NIST's MGH17 in the units of CUTEst's MGH17S: float32 ends where both rates are one number.
 
     Steps of usual damping promise less than rounding there, those of less damping do not.

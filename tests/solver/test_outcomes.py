@@ -10,6 +10,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar import SolveStatus
+from caspar.options import PrecisionName
 from caspar.solver.lm.policy import MAX_NOT_FINITE
 from tests.problems import EXAMPLES, Offset, Place, anchor
 from tests.solver import reference
@@ -250,7 +251,7 @@ def power_sums(roots: Annotated[Roots, caspar.TunableUnique]) -> sf.V4:
 
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 @pytest.mark.parametrize("start", [(0.0, 1.0, 2.0, 3.0), (0.5, 2.0, 5.0, 3.0)])
-def test_a_promise_below_rounding_denies_no_success(start: Any, precision: str) -> None:
+def test_a_promise_below_rounding_denies_no_success(start: Any, precision: PrecisionName) -> None:
     """A double root is only half as exact: 1, 2, 2, 3 by POWERSUM of CUTEst."""
     solver = caspar.Solver(power_sums, backend="cpu", precision=precision)
     result = solver.solve({"Roots": [start], "power_sums": {}})

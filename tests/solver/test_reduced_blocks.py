@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.equations.parts import NodePart
+from caspar.options import JacobianName
 from caspar.solver.choice.recipe import make_recipe
 from tests.covering import covering
 from tests.harness import find_compiler
@@ -30,7 +31,7 @@ pytestmark = [
 ]
 
 
-def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
+def found(mix: str, jacobian: JacobianName, deterministic: bool) -> tuple[Array, Array]:
     """D of the views, and the blocks of their reduced system, as the solver has them."""
     factors, arrays = problem_of(mix)
     solver = caspar.Solver(
@@ -94,7 +95,9 @@ def wanted(mix: str, scaled: bool) -> tuple[Array, Array]:
 
 
 @covering(mix=MIXES, deterministic=[False, True], jacobian=["recompute", "stored"])
-def test_they_are_those_of_the_reduced_system(mix: str, deterministic: bool, jacobian: str) -> None:
+def test_they_are_those_of_the_reduced_system(
+    mix: str, deterministic: bool, jacobian: JacobianName
+) -> None:
     diagonal, blocks = found(mix, jacobian, deterministic)
     expected_diagonal, expected_blocks = wanted(mix, scaled=jacobian == "stored")
     assert_allclose(diagonal, expected_diagonal, rtol=1e-7)

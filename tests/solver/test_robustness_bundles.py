@@ -11,6 +11,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.io import BalProblem
 from caspar.io.rotations import rotate
+from caspar.options import LinearSolverName, PrecisionName
 from tests.solver import reference
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read
 from tests.solver.robust_cases import assert_sound
@@ -104,7 +105,9 @@ def test_units_of_pictures_do_not_matter(scale: float, precision: str, backend: 
 @ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg", "schur_pcg"])
-def test_all_cameras_start_as_one(linear_solver: str, precision: str, backend: str) -> None:
+def test_all_cameras_start_as_one(
+    linear_solver: LinearSolverName, precision: PrecisionName, backend: str
+) -> None:
     """No baseline, so no depth: it ends where it ends, and says so."""
     small = _small()
     cameras = np.repeat(small.cameras[:1], len(small.cameras), axis=0)

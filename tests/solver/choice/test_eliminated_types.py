@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 
 import caspar
 from caspar.errors import OptionError
+from caspar.options import JacobianName, LinearSolverName
 from caspar.solver.choice.elimination import choose_eliminated
 from caspar.solver.choice.recipe import make_recipe
 from tests.solver.linear.linear_cases import (
@@ -54,7 +55,7 @@ def arrays_of(num_lenses: int) -> Arrays:
 
 
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
-def test_the_type_with_the_most_unknowns(jacobian: str) -> None:
+def test_the_type_with_the_most_unknowns(jacobian: JacobianName) -> None:
     """A lens has one unknown, a mark two: kernels that were made without counts are others."""
     factors = (zoom, hold, pin)
     solver = caspar.Solver(factors, backend="cpu", precision="float64", jacobian=jacobian)
@@ -108,7 +109,7 @@ def test_gradients_eliminate_whatever_there_is() -> None:
 
 
 @pytest.mark.parametrize("linear_solver", ["auto", "sparse"])
-def test_more_and_more_marks_along_a_chain(linear_solver: str) -> None:
+def test_more_and_more_marks_along_a_chain(linear_solver: LinearSolverName) -> None:
     solver = caspar.Solver(CHAIN, backend="cpu", linear_solver=linear_solver)
     assert solver.precision is caspar.Precision.FLOAT64
     full = caspar.Solver(CHAIN, backend="cpu", linear_solver="pcg")

@@ -15,6 +15,7 @@ from caspar.equations.parts import FactorPart
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential
+from caspar.options import JacobianName, LinearSolverName, PrecisionName
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
@@ -35,7 +36,9 @@ def part() -> Arrays:
 
 
 @cache
-def solver(jacobian: str, linear_solver: str, precision: str = "mixed") -> caspar.Solver:
+def solver(
+    jacobian: JacobianName, linear_solver: LinearSolverName, precision: PrecisionName = "mixed"
+) -> caspar.Solver:
     return caspar.Solver(
         snavely,
         backend="cpu",
@@ -74,7 +77,7 @@ def switched_off(
 
 @pytest.mark.parametrize("jacobian", STORAGES)
 @pytest.mark.parametrize("backend", ["cpu", HarnessBackend(128)], ids=["cpu", "cuda"])
-def test_a_residual_that_depends_on_no_node(jacobian: str, backend: Any) -> None:
+def test_a_residual_that_depends_on_no_node(jacobian: JacobianName, backend: Any) -> None:
     places, known = np.arange(8.0).reshape(4, 2), np.ones((3, 2))
     with pytest.warns(UserWarning, match="switched_off, argument place: .* does not depend on it"):
         made = caspar.Solver(
@@ -108,7 +111,7 @@ def test_examples_end_where_they_do_with_exact_storage(name: str) -> None:
     assert result.final_cost == pytest.approx(exact.final_cost, rel=1e-4, abs=1e-12)
 
 
-def stored_entries(jacobian: str, dtype: DType) -> NDArray[np.float64]:
+def stored_entries(jacobian: JacobianName, dtype: DType) -> NDArray[np.float64]:
     """(observations and holes, 24): the entries at the start values."""
     made = caspar.Solver(
         snavely,
@@ -160,7 +163,9 @@ def test_half_takes_half_the_bytes() -> None:
 
 
 @CHOICES
-def test_nothing_is_read_that_was_not_written(jacobian: str, linear_solver: str) -> None:
+def test_nothing_is_read_that_was_not_written(
+    jacobian: JacobianName, linear_solver: LinearSolverName
+) -> None:
     """With an arena full of NaN the solve is the same to the bit."""
     usual, again = (
         caspar.Solver(
@@ -176,7 +181,7 @@ def test_nothing_is_read_that_was_not_written(jacobian: str, linear_solver: str)
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("jacobian", STORAGES)
-def test_cuda_text_takes_the_same_steps(jacobian: str) -> None:
+def test_cuda_text_takes_the_same_steps(jacobian: JacobianName) -> None:
     arrays = arrays_of(part_of(read("problem-21-11315"), 40))
     costs = {}
     for backend in (CpuBackend(), HarnessBackend()):

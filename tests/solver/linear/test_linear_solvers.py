@@ -9,6 +9,7 @@ import pytest
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
+from caspar.options import JacobianName, LinearSolverName, PrecisionName
 from caspar.runtime.cpu import supernodal
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.limits import Limits
@@ -28,7 +29,10 @@ from tests.solver.pose_graphs import DATA, KNOWN_OPTIMA, RotationError
 
 @cache
 def _solver(
-    mix: str, linear_solver: str, precision: str = "float64", jacobian: str = "stored"
+    mix: str,
+    linear_solver: LinearSolverName,
+    precision: PrecisionName = "float64",
+    jacobian: JacobianName = "stored",
 ) -> caspar.Solver:
     return caspar.Solver(
         MIXES[mix],
@@ -82,7 +86,9 @@ def test_a_step_with_recomputed_jacobians(mix: str, backend: CpuBackend) -> None
 
 @pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
-def test_no_factorisation_fails_in_mixed_precision(jacobian: str, linear_solver: str) -> None:
+def test_no_factorisation_fails_in_mixed_precision(
+    jacobian: JacobianName, linear_solver: LinearSolverName
+) -> None:
     """Ladybug-49 has points that are nearly undetermined."""
     solver = caspar.Solver(
         snavely, backend="cpu", precision="mixed", linear_solver=linear_solver, jacobian=jacobian
@@ -129,7 +135,7 @@ def test_cuda_texts_take_the_same_step(mix: str, deterministic: bool) -> None:
 
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 @pytest.mark.parametrize("name", ["M3500", "smallGrid3D"])
-def test_pose_graphs_reach_the_known_optimum(name: str, precision: str) -> None:
+def test_pose_graphs_reach_the_known_optimum(name: str, precision: PrecisionName) -> None:
     """As they are read, with the defaults."""
     path = DATA / f"{name}.g2o.bz2"
     example = pose_graph if name == "M3500" else pose_graph_3d
@@ -302,7 +308,7 @@ def test_a_derivative_that_is_not_finite_is_said(linear_solver: str) -> None:
 
 
 @pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
-def test_marks_alone_leave_views_free(linear_solver: str) -> None:
+def test_marks_alone_leave_views_free(linear_solver: LinearSolverName) -> None:
     """No factor holds the views: the matrix is singular but for the damping."""
     _, arrays = problem_of("bundle adjustment")
     kept = np.unique(arrays["glance"]["view"])

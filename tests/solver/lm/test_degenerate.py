@@ -10,6 +10,7 @@ from scipy.sparse.linalg import spsolve
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.options import PrecisionName
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.problems import EXAMPLES, Arrays, anchor, between, height, relative_turn
 from tests.solver import reference
@@ -223,7 +224,7 @@ def test_observations_given_twice(precision: str, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_all_cameras_start_as_one(precision: str, backend: str) -> None:
+def test_all_cameras_start_as_one(precision: PrecisionName, backend: str) -> None:
     """No baseline, so no depth, at the start: points that moved alone would go anywhere.
 
     Several minima are near such a start, and rounding decides which of them is reached. A solve

@@ -7,6 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.options import JacobianName, LinearSolverName
 from tests.solver import reference
 from tests.solver.lm.test_rounding import FACTORS, path
 from tests.solver.solving import ON_BACKENDS, Arrays
@@ -56,7 +57,9 @@ def with_beacons_heard_once(num_beacons: int, seed: int) -> Arrays:
 @ON_BACKENDS
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
 @pytest.mark.parametrize("linear_solver", ["pcg", "schur_pcg", "schur_dense", "auto"])
-def test_beacons_heard_once(linear_solver: str, jacobian: str, backend: str) -> None:
+def test_beacons_heard_once(
+    linear_solver: LinearSolverName, jacobian: JacobianName, backend: str
+) -> None:
     """Each can be at its distance: the cost is what it is without them."""
     optimum = reference.minimize_with_scipy(FACTORS, path()).cost
     solver = caspar.Solver(

@@ -8,6 +8,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.frontend.factors.factor import Factor
+from caspar.options import PrecisionName
 
 IDENTITY = [0.0, 0.0, 0.0, 1.0]
 
@@ -110,7 +111,7 @@ NEAREST_ANGLE = {"float64": 1e-14, "mixed": 5e-5, "float32": 5e-5}
 
 
 def _solved(
-    factor: Factor, precision: str, arrays: dict[str, Any], least: dict[str, float] = ZERO
+    factor: Factor, precision: PrecisionName, arrays: dict[str, Any], least: dict[str, float] = ZERO
 ) -> None:
     result = caspar.Solver([factor], precision=precision, backend="cpu").solve(arrays)
     assert result.status.is_success
@@ -120,7 +121,7 @@ def _solved(
 
 @PRECISIONS
 @pytest.mark.parametrize("turn", HALF_TURNS, ids=str)
-def test_an_edge_of_half_a_turn(turn: np.ndarray, precision: str) -> None:
+def test_an_edge_of_half_a_turn(turn: np.ndarray, precision: PrecisionName) -> None:
     for sign in (1.0, -1.0):
         arrays = {
             "Place": [[*IDENTITY, 0.0, 0.0, 0.0]] * 2,
@@ -133,7 +134,9 @@ def test_an_edge_of_half_a_turn(turn: np.ndarray, precision: str) -> None:
 @pytest.mark.parametrize(
     ("factor", "least"), [(logarithm, ZERO), (angle, NEAREST_ANGLE)], ids=["vector", "angle"]
 )
-def test_a_rotation_of_half_a_turn(factor: Factor, least: dict[str, float], precision: str) -> None:
+def test_a_rotation_of_half_a_turn(
+    factor: Factor, least: dict[str, float], precision: PrecisionName
+) -> None:
     for turn in HALF_TURNS:
         for start in (IDENTITY, [0.0, 0.0, 0.0, -1.0]):
             arrays = {"Attitude": [start], factor.name: {"turn": [turn]}}
@@ -141,7 +144,7 @@ def test_a_rotation_of_half_a_turn(factor: Factor, least: dict[str, float], prec
 
 
 @PRECISIONS
-def test_half_a_turn_in_the_plane(precision: str) -> None:
+def test_half_a_turn_in_the_plane(precision: PrecisionName) -> None:
     for sine in (0.0, -0.0):
         arrays: dict[str, Any] = {
             "Flat": [[1.0, 0.0, 0.0, 0.0]] * 2,
@@ -178,7 +181,7 @@ KINKED = {
 
 @PRECISIONS
 @pytest.mark.parametrize("name", KINKED)
-def test_a_start_on_a_kink(name: str, precision: str) -> None:
+def test_a_start_on_a_kink(name: str, precision: PrecisionName) -> None:
     factor, start = KINKED[name]
     for signed in (start, -start) if start == 0.0 else (start,):
         _solved(factor, precision, {"Level": [[signed]], name: {}})

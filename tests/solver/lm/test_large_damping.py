@@ -6,6 +6,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.options import PrecisionName
 
 
 class Valley(sf.V2):
@@ -36,7 +37,9 @@ PRECISIONS = pytest.mark.parametrize("precision", ["mixed", "float32", "float64"
 
 @PRECISIONS
 @pytest.mark.parametrize("weight", [1.0, 1e-9, 1e-12])
-def test_a_jump_is_no_minimum_however_small_the_numbers(precision: str, weight: float) -> None:
+def test_a_jump_is_no_minimum_however_small_the_numbers(
+    precision: PrecisionName, weight: float
+) -> None:
     """Squares of the last steps are too small for float32."""
     made = caspar.Solver(uphill, backend="cpu", precision=precision)
     result = made.solve({"Step": [[-1e-30]], "uphill": {"weight": [weight]}})
@@ -48,7 +51,7 @@ def test_a_jump_is_no_minimum_however_small_the_numbers(precision: str, weight: 
     ("weight", "damping"), [(1e-12, 1e8), (1e-9, 1e14), (1.0, 1e24), (1.0, 1e30)]
 )
 def test_steps_too_small_for_float32_end_at_no_minimum(
-    precision: str, weight: float, damping: float
+    precision: PrecisionName, weight: float, damping: float
 ) -> None:
     made = caspar.Solver(rosenbrock, backend="cpu", precision=precision)
     arrays = {"Valley": [[-1.2, 1.0]], "rosenbrock": {"weight": [weight]}}
@@ -57,7 +60,7 @@ def test_steps_too_small_for_float32_end_at_no_minimum(
 
 
 @PRECISIONS
-def test_steps_that_damping_alone_makes_small_end_at_no_minimum(precision: str) -> None:
+def test_steps_that_damping_alone_makes_small_end_at_no_minimum(precision: PrecisionName) -> None:
     made = caspar.Solver(rosenbrock, backend="cpu", precision=precision)
     arrays = {"Valley": [[-1.2, 1.0]], "rosenbrock": {"weight": [1.0]}}
     assert made.solve(arrays).status.is_success

@@ -10,6 +10,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar import loss
+from caspar.options import LinearSolverName
 from caspar.runtime.cpu.plain_steps import MOST_STEPS
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.plain.steps import PlainSteps
@@ -179,7 +180,7 @@ def bundle(seed: int, noise: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("linear_solver", ["sparse", "schur_pcg"])
-def test_mixed_precision(linear_solver: str, counts: list[int]) -> None:
+def test_mixed_precision(linear_solver: LinearSolverName, counts: list[int]) -> None:
     solver = caspar.Solver(look, backend="cpu", linear_solver=linear_solver)
     for seed in range(3):
         arrays = bundle(seed, 10.0 ** (seed - 1))

@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.memory.host_values import write_moved
+from caspar.options import LinearSolverName
 from caspar.solver.limits import Limits
 from caspar.solver.linear.explicit.explicit import Method, where_full
 from caspar.solver.lm.roundings import DRAWS
@@ -79,7 +80,7 @@ def path(origin: float = 0.0, noise: float = 1.0) -> Arrays:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg"])
-def test_a_start_at_the_optimum(linear_solver: str, backend: str) -> None:
+def test_a_start_at_the_optimum(linear_solver: LinearSolverName, backend: str) -> None:
     """Noise-free measurements, and the values that they were made of."""
     solver = caspar.Solver(
         FACTORS, backend=backend, precision="float64", linear_solver=linear_solver

@@ -7,6 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.options import LinearSolverName, PrecisionName
 from tests.solver.lm.test_units import Sample, Unit, assert_same_course, decay_arrays
 
 
@@ -57,7 +58,9 @@ FAR_APART = {
 
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg"])
 @pytest.mark.parametrize("precision", FAR_APART)
-def test_a_vector_of_several_units(precision: str, linear_solver: str) -> None:
+def test_a_vector_of_several_units(
+    precision: PrecisionName, linear_solver: LinearSolverName
+) -> None:
     """D held the rate at every damping: success, with the rate where it started."""
     solver = caspar.Solver(
         [vector_fading], precision=precision, linear_solver=linear_solver, backend="cpu"
@@ -77,7 +80,7 @@ def test_a_vector_of_several_units(precision: str, linear_solver: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
-def test_a_vector_of_several_units_near_enough(precision: str) -> None:
+def test_a_vector_of_several_units_near_enough(precision: PrecisionName) -> None:
     """D is levelled, and steps of little damping move the rate nevertheless."""
     solver = caspar.Solver([vector_fading], precision=precision, backend="cpu")
     for exponent in range(-13, 14) if precision == "float64" else range(-7, 8):
@@ -148,7 +151,7 @@ def ring(place: Annotated[Place, caspar.TunableShared]) -> sf.V1:
 
 
 @pytest.mark.parametrize("precision", FAR_APART)
-def test_places_that_all_see_one_axis_are_levelled(precision: str) -> None:
+def test_places_that_all_see_one_axis_are_levelled(precision: PrecisionName) -> None:
     """What is small in all of them is no unit if it is not far below what the axis has."""
     solver = caspar.Solver([ring], precision=precision, backend="cpu")
     for across in (0.0, 1e-5, 1e-3):
@@ -159,7 +162,7 @@ def test_places_that_all_see_one_axis_are_levelled(precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["mixed", "float32"])
-def test_a_square_that_vanishes_beside_another_unit(precision: str) -> None:
+def test_a_square_that_vanishes_beside_another_unit(precision: PrecisionName) -> None:
     """D is not zero there if it is levelled."""
 
     @caspar.factor

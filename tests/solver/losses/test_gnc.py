@@ -11,6 +11,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.errors import CasparError
+from caspar.options import GncLossName
 from caspar.solver.gnc import geman_mcclure_weights, truncated_weights
 from caspar.solver.result.result import SolveStatus
 from tests.solver.losses.loss_cases import line_arrays, point
@@ -68,7 +69,7 @@ def clouds(share: float = 0.8, count: int = 300) -> tuple[dict[str, Any], Any, A
 
 @ON_BACKENDS
 @pytest.mark.parametrize("loss", LOSSES)
-def test_registration_with_four_of_five_matches_wrong(loss: str, backend: str) -> None:
+def test_registration_with_four_of_five_matches_wrong(loss: GncLossName, backend: str) -> None:
     arrays, is_wrong, (turn, shift) = clouds()
     solver = caspar.Solver(match, precision="float64", backend=backend)
     found = caspar.solve_gnc(solver, arrays, inlier_probability=0.999, loss=loss)
@@ -129,7 +130,7 @@ def graph(share: float = 0.4) -> tuple[dict[str, Any], Any, Any]:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_pose_graph_with_wrong_loop_closures(loss: str) -> None:
+def test_pose_graph_with_wrong_loop_closures(loss: GncLossName) -> None:
     arrays, is_wrong, at = graph()
     solver = caspar.Solver([edge, first], precision="float64", backend="cpu")
     found = caspar.solve_gnc(
@@ -149,7 +150,7 @@ def test_pose_graph_with_wrong_loop_closures(loss: str) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_graduation_begins_convex_for_the_start_too(loss: str) -> None:
+def test_the_graduation_begins_convex_for_the_start_too(loss: GncLossName) -> None:
     """Each solve begins there; what is known to be right does not count."""
     arrays, is_wrong, _ = graph()
     solver = caspar.Solver([edge, first], precision="float64", backend="cpu")
@@ -215,7 +216,7 @@ def guess(
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_no_inlier_is_no_success(loss: str) -> None:
+def test_no_inlier_is_no_success(loss: GncLossName) -> None:
     """Ten numbers that are 1 apart: the mean is 0.5 from the nearest."""
     arrays = {"Mean": [[0.0]], "apart": {"sample": np.arange(10.0)[:, None]}}
     solver = caspar.Solver(apart, backend="cpu")

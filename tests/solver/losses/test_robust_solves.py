@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 
 import caspar
 from caspar.equations.parts import NodePart
-from caspar.options import SolveOptions
+from caspar.options import JacobianName, LinearSolverName, PrecisionName, SolveOptions
 from caspar.solver.result.result import SolveStatus
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
@@ -174,7 +174,11 @@ def _optimum() -> float:
 @ON_BACKENDS
 @pytest.mark.parametrize(("precision", "linear_solver", "jacobian"), CHOICES)
 def test_every_method_and_precision(
-    precision: str, linear_solver: str, jacobian: str, backend: str, optimum: float
+    precision: PrecisionName,
+    linear_solver: LinearSolverName,
+    jacobian: JacobianName,
+    backend: str,
+    optimum: float,
 ) -> None:
     require_library(linear_solver, backend)
     solver = caspar.Solver(
@@ -193,7 +197,7 @@ def test_every_method_and_precision(
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("jacobian", ["recompute", "float16"])
-def test_cuda_sources(jacobian: str, optimum: float) -> None:
+def test_cuda_sources(jacobian: JacobianName, optimum: float) -> None:
     """In the harness: the kernels of CUDA without a device."""
     solver = caspar.Solver(
         ROBUST, precision="mixed", jacobian=jacobian, backend=HarnessBackend(128)
@@ -216,7 +220,7 @@ def test_first_steps_are_short_where_a_loss_levels_off(name: str, damping: float
 
 @pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
 @pytest.mark.parametrize("name", ["Huber", "Cauchy", "Welsch"])
-def test_residuals_that_are_zero(name: str, precision: str) -> None:
+def test_residuals_that_are_zero(name: str, precision: PrecisionName) -> None:
     arrays = line_arrays()
     at = np.round(arrays["point"]["at"])  # few bits: exact in float32
     arrays["point"] = {"at": at, "height": 1.0 + 0.5 * at, "loss_scale": SCALE}
@@ -233,7 +237,9 @@ def test_residuals_that_are_zero(name: str, precision: str) -> None:
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
 @pytest.mark.parametrize("name", ["Tukey", "Welsch"])
-def test_a_start_where_nothing_pulls_is_no_success(name: str, precision: str, backend: str) -> None:
+def test_a_start_where_nothing_pulls_is_no_success(
+    name: str, precision: PrecisionName, backend: str
+) -> None:
     """Both weigh nothing so far away; the cost is that of outliers."""
     arrays = changed(line_arrays(), "point.loss_scale", SCALE) | {"Line": np.array([[1e3, 0.0]])}
     factor = point.with_loss(loss_named(name))

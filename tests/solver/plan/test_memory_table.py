@@ -7,6 +7,7 @@ import pytest
 
 from caspar import Solver
 from caspar.bundle_adjustment import snavely
+from caspar.options import PrecisionName
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.chain_cases import CHAIN, chain_arrays
 
@@ -74,7 +75,7 @@ def test_reported_is_what_is_held(chosen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["mixed", "float64"])
-def test_reported_is_what_a_sparse_matrix_of_one_type_holds(precision: str) -> None:
+def test_reported_is_what_a_sparse_matrix_of_one_type_holds(precision: PrecisionName) -> None:
     solver = Solver(CHAIN, backend="cpu", linear_solver="sparse", precision=precision)
     assert_reported(solver, chain_arrays(6000))
 

@@ -14,6 +14,7 @@ from caspar.bundle_adjustment import snavely
 from caspar.codegen.source import KernelSource
 from caspar.frontend.factors.terms import with_narrow
 from caspar.frontend.precision import TYPES
+from caspar.options import JacobianName, LinearSolverName
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
@@ -79,7 +80,9 @@ def test_any_factors(mix: str, linear_solver: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("linear_solver", ["schur_pcg", "schur_dense"])
-def test_nothing_is_read_that_was_not_written(linear_solver: str, limits: Limits) -> None:
+def test_nothing_is_read_that_was_not_written(
+    linear_solver: LinearSolverName, limits: Limits
+) -> None:
     factors, arrays = problem_of("everything")
 
     def solved(backend: CpuBackend) -> list[list[object]]:
@@ -175,7 +178,7 @@ def test_bytes_of_an_observation(jacobian: str, narrow: tuple[str, ...], most: f
 
 @pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
 def test_values_come_and_go_by_way_of_the_arena(
-    jacobian: str, monkeypatch: pytest.MonkeyPatch
+    jacobian: JacobianName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the points twice: as they are given, and in the order of tiles."""
     taken: list[bool] = []
@@ -213,7 +216,7 @@ def test_scratch_gives_each_array_bytes_of_its_own_until_it_is_used_up() -> None
     assert [int(array.min()) for array in taken] == [0, 1, 2, 3]
 
 
-def partial_bytes(mix: str, jacobian: str) -> dict[str, tuple[int, int]]:
+def partial_bytes(mix: str, jacobian: JacobianName) -> dict[str, tuple[int, int]]:
     """First byte and bytes of the partial sums of a factor over views."""
     factors, arrays = problem_of(mix)
     solver = caspar.Solver(factors, backend="cpu", linear_solver="schur_pcg", jacobian=jacobian)
@@ -226,7 +229,7 @@ def partial_bytes(mix: str, jacobian: str) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("jacobian", ["recompute", "stored"])
-def test_partial_sums_of_diagonals_and_blocks_share_bytes(jacobian: str) -> None:
+def test_partial_sums_of_diagonals_and_blocks_share_bytes(jacobian: JacobianName) -> None:
     partials = partial_bytes("bundle adjustment", jacobian)
     gradient, diagonal, block = (partials[part] for part in ("gradient", "diagonal", "block"))
     assert gradient[0] + gradient[1] <= diagonal[0]

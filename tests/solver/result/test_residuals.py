@@ -7,6 +7,7 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.options import JacobianName
 from caspar.solver.limits import Limits
 from tests.solver.shards.sharing import sharing
 from tests.solver.shards.test_parts import _bundle, _in_parts
@@ -47,7 +48,7 @@ def assert_exact(result: caspar.SolveResult, arrays: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
 @pytest.mark.parametrize("limits", [None, Limits(max_wide_constant_bytes=0)])
-def test_residuals_and_weights_are_exact(jacobian: str, limits: Limits | None) -> None:
+def test_residuals_and_weights_are_exact(jacobian: JacobianName, limits: Limits | None) -> None:
     arrays = robust_arrays()
     # so that large constants lose nothing by being kept in float32
     arrays["snavely"]["pixel"] = arrays["snavely"]["pixel"].astype(np.float32).astype(float)

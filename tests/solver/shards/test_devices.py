@@ -20,6 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import OptionError, UnsuitedError
+from caspar.options import LinearSolverName, PrecisionName
 from caspar.runtime.group.threads import ThreadGroup
 from caspar.runtime.select import members_on_processor
 from caspar.solver.lm.interrupts import forget
@@ -238,7 +239,7 @@ def test_a_rig_on_a_chain_has_the_same_minimum(backend: str, devices: int) -> No
 _SOLVERS: dict[Any, caspar.Solver] = {}
 
 
-def _alone(factors: tuple[caspar.Factor, ...], linear_solver: str) -> caspar.Solver:
+def _alone(factors: tuple[caspar.Factor, ...], linear_solver: LinearSolverName) -> caspar.Solver:
     key = factors, linear_solver
     if key not in _SOLVERS:
         _SOLVERS[key] = caspar.Solver(
@@ -259,7 +260,7 @@ def test_examples_have_the_same_minimum(name: str, backend: str, devices: int) -
 
 
 @pytest.mark.parametrize("precision", ["mixed", "float64", "float32"])
-def test_bundle_adjustment(precision: str) -> None:
+def test_bundle_adjustment(precision: PrecisionName) -> None:
     arrays = arrays_of(part_of(read("problem-21-11315"), 600))
     one = caspar.Solver(
         [snavely], backend="cpu", precision=precision, linear_solver="schur_pcg"
