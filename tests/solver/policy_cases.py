@@ -91,10 +91,11 @@ class Row:
                 num_rejected=0,
             )
         else:
+            promise = -math.inf if step.is_unsolved else step.model_decrease
             wanted = wanted._replace(
                 damping=before.growth * before.damping,
                 growth=2.0 * before.growth,
-                promised=max(before.promised, step.model_decrease),
+                promised=max(before.promised, promise),
                 num_rejected=before.num_rejected + 1,
             )
         return wanted._replace(**self.after)
@@ -323,6 +324,14 @@ LIMITS = [
         elapsed_s=60.0,
     ),
     Row("most damping", WORSE, REJECTED, end=AskRounding.LAST_DIGIT, before=STALLED),
+    Row(
+        "systems without a solution promise nothing that rounding could explain",
+        NOT_FINITE,
+        Verdict.NO_LINEAR_SOLUTION,
+        after=SAME,
+        before={"num_rejected": policy.MAX_REJECTED - 1},
+        changes={AskRounding.LAST_DIGIT: 1e3},
+    ),
     Row(
         "the damping limit outranks others",
         WORSE,

@@ -400,7 +400,7 @@ def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
     Large damping alone makes what it promises small. Where no step with less was rejected before
     it, what counts is half of what a step would promise without.
     """
-    if not math.isfinite(tried.promise):
+    if tried.is_unsolved or not math.isfinite(tried.promise):
         return state.promised
     if damping >= 1.0 and not math.isfinite(state.promised):
         return max(tried.promise, 0.5 * (1.0 + damping) * tried.descent)
@@ -411,8 +411,9 @@ def remaining_decrease(cost: float, tried: TriedStep) -> float:
     """The decrease of the cost that a step promises, relative to the cost; NaN if it has none."""
     if tried.at_optimum or cost == 0.0:
         return 0.0
+    is_known = math.isfinite(tried.promise) and not tried.is_unsolved
     # rounding makes a promise of nothing negative
-    return max(tried.promise, 0.0) / cost if math.isfinite(tried.promise) else math.nan
+    return max(tried.promise, 0.0) / cost if is_known else math.nan
 
 
 def _remaining(state: PolicyState, damping: float, tried: TriedStep, accepted: bool) -> float:
