@@ -14,7 +14,7 @@ from benchmarks.measurement import Growth, Measurement, Setup
 from benchmarks.new_process import Startup
 
 _PACKAGES = (
-    *("caspar", "symforce", "numpy", "scipy", "llvmlite", "qdldl", "rslab"),
+    *("caspar-solver", "symforce", "numpy", "scipy", "llvmlite", "qdldl", "rslab"),
     *("cupy-cuda12x", "cupy-cuda13x", "pyceres", "gtsam", "jax", "sif2jax"),
 )
 

@@ -41,25 +41,38 @@ def solve(
     options: SolveOptions,
     verbose: bool | None,
     on_iteration: Callback | None,
+    given: Given | None = None,
 ) -> SolveResult:
-    """See `Solver.solve`; what does not fit mixed precision goes on in float64."""
+    """See `Solver.solve`; what does not fit mixed precision goes on in float64.
+
+    Args:
+        session: Of the solver.
+        arrays: See there.
+        constraints: What is held, and bounds.
+        options: See there.
+        verbose: See there.
+        on_iteration: See there.
+        given: What the user gave, if this is one of several solves that are made of it.
+    """
     callback = passing_on(on_iteration)
     try:
         with showing(verbose):
-            first = _run(session, arrays, constraints, options, callback)
-            if first.too_narrow == "":
-                return first
-            known = len(first.iterations)
-            second = _run(
-                session,
-                None if arrays is None else {**arrays, **first.values},
-                constraints,
-                _left(options, first),
-                None if callback is None else _counted_from(known, callback),
-                Precision.FLOAT64,
-                first.given,
-            )
-            return _joined(first, second)
+            found = _run(session, arrays, constraints, options, callback, known=given)
+            if found.too_narrow != "":
+                known = len(found.iterations)
+                second = _run(
+                    session,
+                    None if arrays is None else {**arrays, **found.values},
+                    constraints,
+                    _left(options, found),
+                    None if callback is None else _counted_from(known, callback),
+                    Precision.FLOAT64,
+                    found.given,
+                )
+                found = _joined(found, second)
+            if given is None:
+                found.given.arrays.note_values(found.values)
+            return found
     except PassedOn as carrier:
         error = carrier.error
     raise error  # here, where it gets no other context
@@ -98,7 +111,6 @@ def _run(
         assert found is not None
         if session.ranks is not None and session.ranks.peers.rank > 0:
             found = _received(found, crew.problem, session, times)
-        given.arrays.note_values(found.values)
     return replace(found, given=given)
 
 

@@ -110,6 +110,9 @@ class Course:
             self._problem = problems.read(arrays, restrictions, check_values=options.check)
             self._found = problems.constraints.at(self._problem)
             self._sizes = problems.sizes(self._problem)
+        backends = problems.session.backends
+        solved = SolvedArrays(arrays, restrictions, backends, self._problem)
+        self._given = Given(problems.recipe.factors, solved, problems.evaluate)
         self._tolerance = _tolerance(options, self._problem.dtypes)
         self._terms: dict[str, Terms] = {}
         self._records: list[IterationRecord] = []
@@ -234,16 +237,17 @@ class Course:
         data = {name: one.data for name, one in self._terms.items()}
         arrays = problems.with_data({**self._arrays, **self._values}, data)
         session, restrictions = problems.session, self._restrictions
-        return solve(session, arrays, restrictions, options, verbose, on_iteration)
+        given = self._given
+        return solve(session, arrays, restrictions, options, verbose, on_iteration, given)
 
     def _look(self) -> None:
         """Evaluate constraints at the values as they go back to the user."""
         problems = self._problems
         with problems.backend.scope():
-            problem = problems.read({**self._arrays, **self._values}, self._restrictions)
-            self._problem = replace(self._problem, values=problem.values)
-            self._found = problems.constraints.at(problem)
-            self._sizes = problems.sizes(problem)
+            arrays = {**self._arrays, **self._values}
+            self._problem = problems.moved(self._problem, arrays)
+            self._found = problems.constraints.at(self._problem)
+            self._sizes = problems.sizes(self._problem)
 
     def _violation(self) -> Violation:
         return violation_of(self._found, self._sizes)
@@ -345,9 +349,7 @@ class Course:
         solve_s, num_rows = self._time_s(), sum(one.rows.size for one in self._found.values())
         size = replace(last.problem, num_residuals=last.problem.num_residuals - num_rows)
         compile_s = sum(one.compile_time_s for one in self._results)
-        backends = problems.session.backends
-        solved = SolvedArrays(self._arrays, self._restrictions, backends, self._problem)
-        solved.note_values(self._values)
+        self._given.arrays.note_values(self._values)
         return replace(
             last,
             status=status,
@@ -371,7 +373,7 @@ class Course:
                 for one in problems.constraints.factors
             },
             violation=self._violation(),
-            given=Given(problems.recipe.factors, solved, problems.evaluate),
+            given=self._given,
         )
 
     def _remarks(self, status: SolveStatus) -> tuple[str, ...]:

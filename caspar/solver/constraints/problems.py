@@ -5,6 +5,7 @@ solves. Cost tier: kernels once for a solver, checks once for a solve.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -75,6 +76,20 @@ class ConstrainedProblems:
             check_values=check_values,
             constraints=restrictions,
         )
+
+    def moved(self, problem: Problem, arrays: Mapping[str, Any]) -> Problem:
+        """A problem at other values; only they and the constraints are read.
+
+        Args:
+            problem: As it was read.
+            arrays: As the user passed them, with values of a solve.
+        """
+        factors = self.constraints.factors
+        nodes, wide = self.recipe.nodes, Precision.FLOAT64
+        names = [*(one.name for one in nodes), *(one.name for one in factors)]
+        own = {name: arrays[name] for name in names if name in arrays}
+        found = read_problem(own, factors, nodes, self.backend, wide, check_values=False)
+        return replace(problem, values=found.values)
 
     def factors_of(self, problem: Problem) -> list[TracedFactor]:
         """Factors that are no constraints, with their weights and losses as given."""

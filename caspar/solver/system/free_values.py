@@ -53,6 +53,12 @@ to exceed all start values of its node type: some numbers start at next to nothi
 NO_INFLUENCE = 1e-6
 """Of the cost: how much it may change when such a number is doubled or halved."""
 
+SAMPLED_STARTS = 4096
+"""Start values of a node type by which numbers are suspected first."""
+
+NEXT_TO_ZERO = 1e-30
+"""Stands for a number that is 0 in all start values of a sample."""
+
 MOST_NAMED = 3
 """Numbers that are looked at and named."""
 
@@ -123,14 +129,19 @@ def remarks_on_free_values(system: Values, cost: float, first_cost: float) -> tu
 def _on_runaways(system: Values, cost: float) -> str:
     """Name numbers that became huge and that the cost no longer depends on."""
     gather = system.communicator.gather
-    largest = _joined(gather(_largest_starts(system)))
-    found = [
-        one
-        for device, suspects in enumerate(gather(_suspects_of(system, largest)))
-        for one in suspects
-        # what all devices have, the first one tells
-        if device == 0 or not one.is_everywhere
-    ]
+    found: list[Suspect] = []
+    # some start values suspect more than all do, and reading all of a large problem takes long
+    for most_rows in (SAMPLED_STARTS, None):
+        largest = _joined(gather(_largest_starts(system, most_rows)))
+        found = [
+            one
+            for device, suspects in enumerate(gather(_suspects_of(system, largest)))
+            for one in suspects
+            # what all devices have, the first one tells
+            if device == 0 or not one.is_everywhere
+        ]
+        if len(found) == 0:
+            return ""
     found.sort(key=lambda one: -one.growth)
     named = [one for one in found[:MOST_NAMED] if _has_no_influence(system, one, cost)]
     if len(named) == 0:
@@ -190,21 +201,33 @@ def _has_no_influence(system: Values, suspect: Suspect, cost: float) -> bool:
 # -- what each device finds ------------------------------------------------------------------------
 
 
-def _largest_starts(system: Values) -> Largest:
-    """Return the largest numbers of a system's start values."""
-    names = [
-        node.node.name
+def _largest_starts(system: Values, most_rows: int | None) -> Largest:
+    """Return the largest numbers of a system's start values.
+
+    Args:
+        system: It.
+        most_rows: Of each node type, evenly spaced; what is 0 in all of them counts as next to 0.
+            None: all rows.
+    """
+    starts = {
+        node.node.name: system.starts[node.node.name]
         for node in system.plan.nodes
         if node.count > 0 and node.node.name in system.starts
-    ]
-    found = system.plan.library.backend.largest([system.starts[name] for name in names])
-    return dict(zip(names, found, strict=True))
+    }
+    least = 0.0
+    if most_rows is not None:
+        least = NEXT_TO_ZERO
+        starts = {name: rows[:: -(-len(rows) // most_rows)] for name, rows in starts.items()}
+    found = system.plan.library.backend.largest(list(starts.values()))
+    return {name: np.maximum(one, least) for name, one in zip(starts, found, strict=True)}
 
 
 def _suspects_of(system: Values, largest: Largest) -> list[Suspect]:
     """Numbers of a system's nodes that are far larger than any was in the beginning."""
     plan = system.plan
-    return [one for node in plan.nodes for one in _suspects(system, node, largest)]
+    nodes = [node for node in plan.nodes if node.count > 0 and node.node.name in largest]
+    found = zip(nodes, _largest(plan, nodes), strict=True)
+    return [one for node, most in found for one in _suspects(system, node, largest, most)]
 
 
 def _cost_of_changed(system: Values, suspect: Suspect, factor: float) -> float:
@@ -240,7 +263,7 @@ def _movable(system: Values, dim: int) -> tuple[list[str], float]:
         return [], 0.0
     # a device may have no node of an eliminated type
     most = [
-        float(_largest(plan, node)[entry])
+        float(_largest(plan, [node])[0][entry])
         for node in moved
         if node.count > 0
         for place in storage_positions(node.node.python_type, dim)
@@ -266,12 +289,12 @@ def _cost_of_shifted(system: Values, dim: int, largest: float, *, together: bool
     return system.candidate_cost()
 
 
-def _suspects(system: Values, node: NodePlan, largest: Largest) -> list[Suspect]:
+def _suspects(
+    system: Values, node: NodePlan, largest: Largest, most: NDArray[np.float64]
+) -> list[Suspect]:
     plan, name = system.plan, node.node.name
-    if name not in largest or node.count == 0:
-        return []
     to_host, first = plan.library.backend.to_host, largest[name]
-    chunks, most = _chunks(plan, node, NodePart.NODES), _largest(plan, node)
+    chunks = _chunks(plan, node, NodePart.NODES)
     found: list[Suspect] = []
     grown = (np.maximum(GROWTH * first, first.max()) < most) & (most < np.inf) & (first != 0.0)
     if not grown.any():
@@ -315,10 +338,11 @@ def _with_positions(plan: Plan, dim: int) -> list[NodePlan]:
     return [n for n in plan.nodes if len(storage_positions(n.node.python_type, dim)) > 0]
 
 
-def _largest(plan: Plan, node: NodePlan) -> NDArray[np.float64]:
-    """(storage_dim,) largest magnitudes of a type's nodes, of which there are some."""
-    found = plan.library.backend.largest(_chunks(plan, node, NodePart.NODES))
-    return np.concatenate(found)
+def _largest(plan: Plan, nodes: Sequence[NodePlan]) -> list[NDArray[np.float64]]:
+    """(storage_dim,) largest magnitudes of each type's nodes, of which there are some."""
+    chunks = [_chunks(plan, node, NodePart.NODES) for node in nodes]
+    found = iter(plan.library.backend.largest([one for some in chunks for one in some]))
+    return [np.concatenate([next(found) for _ in some]) for some in chunks]
 
 
 def _chunks(plan: Plan, node: NodePlan, part: NodePart) -> list[Array]:
