@@ -3,6 +3,7 @@
 `read_model` and `write_model` take folders to a `Model`, plain arrays, and back.
 `bundle_adjustment` refines poses, intrinsics and points of a folder, a `Model` or a
 `pycolmap.Reconstruction` as COLMAP does, with any of its camera models, and returns a `Summary`.
+`incremental_mapping` makes models from a database, as pycolmap's function of that name does.
 """
 
 from caspar.colmap.adjust.observations import without_observations
@@ -16,6 +17,7 @@ from caspar.colmap.adjust.summary import Summary, TerminationType
 from caspar.colmap.adjustment import bundle_adjustment
 from caspar.colmap.covariances import Covariance, covariance
 from caspar.colmap.files.folder import ModelFormat, read_model, write_model
+from caspar.colmap.mapping import incremental_mapping
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
 from caspar.colmap.priors.positions_file import read_positions
 from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
@@ -42,6 +44,7 @@ __all__ = [
     "TerminationType",
     "bundle_adjustment",
     "covariance",
+    "incremental_mapping",
     "read_model",
     "read_positions",
     "without_observations",

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from caspar.colmap import pycolmap_objects
+from caspar.colmap.adjust.options import BundleAdjustmentOptions
+from caspar.colmap.adjust.problem import NothingToAdjustError
 from caspar.colmap.adjust.solving import solved
 from caspar.colmap.adjust.summary import Summary, termination_type
 from caspar.colmap.arguments import model_given, request_given
@@ -75,7 +77,45 @@ def bundle_adjustment(
     return summary
 
 
-def _summary(prepared: Prepared, result: SolveResult) -> Summary:
+def adjust_in_place(
+    reconstruction: Any,
+    options: BundleAdjustmentOptions,
+    config: Any,
+    *,
+    pose_priors: Any = None,
+    pose_prior_options: Any = None,
+) -> Summary | None:
+    """Adjust a `pycolmap.Reconstruction` between other steps of a mapper.
+
+    Errors of points stay as they are, as in COLMAP's mappers, and no warnings are issued.
+
+    Args:
+        reconstruction: Changed if the solution is usable.
+        options: As of `bundle_adjustment`.
+        config: A `pycolmap.BundleAdjustmentConfig`.
+        pose_priors: As of `bundle_adjustment`.
+        pose_prior_options: As of `bundle_adjustment`.
+
+    Returns:
+        None if no observation takes part.
+
+    Raises:
+        InputError: As `bundle_adjustment`.
+    """
+    request = request_given(options, config, pose_priors, pose_prior_options)
+    given = pycolmap_objects.model_of(reconstruction)
+    try:
+        prepared = prepare(given, request)
+    except NothingToAdjustError:
+        return None
+    result = solved(prepared.problem, prepared.parts, options, False, None)
+    summary = _summary(prepared, result, has_errors=False)
+    if summary.is_solution_usable():
+        pycolmap_objects.update(reconstruction, given, summary.model)
+    return summary
+
+
+def _summary(prepared: Prepared, result: SolveResult, *, has_errors: bool = True) -> Summary:
     problem, parts = prepared.problem, prepared.parts
     seen = problem.observations
     return Summary(
@@ -87,7 +127,7 @@ def _summary(prepared: Prepared, result: SolveResult) -> Summary:
         num_points=len(seen.used_points),
         num_filtered=prepared.num_filtered,
         warnings=prepared.warnings,
-        model=prepared.model(parts.values(result.values)),
+        model=prepared.model(parts.values(result.values), has_errors=has_errors),
         result=result,
         keypoints=parts.keypoints,
     )

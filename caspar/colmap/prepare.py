@@ -66,8 +66,13 @@ class Prepared:
     num_filtered: int
     warnings: tuple[str, ...]
 
-    def model(self, values: Values) -> Model:
-        """Return the model with other values, and the mean errors of its points."""
+    def model(self, values: Values, *, has_errors: bool = True) -> Model:
+        """Return the model with other values, and with the mean errors that points then have.
+
+        Args:
+            values: After a solve.
+            has_errors: False: errors stay as they are.
+        """
         problem = self.problem
         frame_poses = values.frames[: len(problem.written.frame_ids)]
         model = with_poses(problem.model, problem.written, frame_poses, values.sensors)
@@ -76,8 +81,9 @@ class Prepared:
             cameras=replace(model.cameras, parameters=values.parameters),
             points=replace(model.points, xyz=values.points),
         )
-        errors = mean_errors(model, problem.seen)
-        model = replace(model, points=replace(model.points, errors=errors))
+        if has_errors:
+            errors = mean_errors(model, problem.seen)
+            model = replace(model, points=replace(model.points, errors=errors))
         return model if self.placed is None else self.placed.back(model)
 
 

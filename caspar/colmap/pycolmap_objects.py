@@ -47,9 +47,14 @@ def update(reconstruction: Any, before: Model, after: Model) -> None:
         reconstruction.camera(camera_id).params = cameras.parameters[start:end]
     _update_poses(reconstruction, after)
     points = reconstruction.points3D
-    values = zip(
-        after.points.ids.tolist(), after.points.xyz, after.points.errors.tolist(), strict=True
-    )
+    now = after.points
+    rows = np.arange(len(now.ids))
+    if len(now.ids) == len(before.points.ids):
+        is_same = np.all(now.xyz == before.points.xyz, axis=1) & (
+            now.errors == before.points.errors
+        )
+        rows = np.flatnonzero(~is_same)
+    values = zip(now.ids[rows].tolist(), now.xyz[rows], now.errors[rows].tolist(), strict=True)
     for point_id, xyz, error in values:
         point = points[point_id]
         point.xyz = xyz

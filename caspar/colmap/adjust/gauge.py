@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from caspar.colmap.adjust.observations import mean_errors
 from caspar.colmap.adjust.options import Gauge
 from caspar.colmap.adjust.problem import TRANSLATION, Mask, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
@@ -131,10 +130,14 @@ def _with_three_points(problem: Problem) -> Problem:
 
 
 def _best_points_first(problem: Problem) -> Integers:
-    """Return rows of points that take part: the most observations first, then the least error."""
+    """Return rows of points that take part: the most observations first, then the least error.
+
+    Errors are those that the model has; points without one come last.
+    """
     points = problem.observations.used_points
     counts = np.bincount(problem.observations.points)[points]
-    errors = mean_errors(problem.model, problem.seen)[points]
+    errors = problem.model.points.errors[points]
+    errors = np.where(errors < 0, np.inf, errors)
     order = np.lexsort((problem.model.points.ids[points], errors, -counts))
     return points[order]
 

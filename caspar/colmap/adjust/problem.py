@@ -24,6 +24,10 @@ ROTATION, TRANSLATION = slice(0, 3), slice(3, 6)
 """Components of a pose's step."""
 
 
+class NothingToAdjustError(InputError):
+    """No observation takes part."""
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A bundle adjustment.
@@ -115,15 +119,15 @@ def make_problem(
         config: What takes part.
 
     Raises:
-        InputError: The model contradicts itself, an id of the config is not in the model, or no
-            observation takes part.
+        InputError: The model contradicts itself, or an id of the config is not in the model.
+        NothingToAdjustError: No observation takes part.
     """
     structure = rig_structure(model)
     _check_ids(model, structure, config)
     is_inside, is_chosen = _chosen(model, seen, options, config)
     inside, taken = seen.part(is_inside), seen.part(is_chosen)
     if len(taken.points) == 0:
-        raise InputError(
+        raise NothingToAdjustError(
             "no observation takes part: no image of the config sees a point of at least "
             f"{max(2, options.min_track_length)} observations"
         )

@@ -1,0 +1,152 @@
+"""`caspar.colmap.incremental_mapping` on synthetic scenes, beside pycolmap's own."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caspar.colmap import incremental_mapping
+from caspar.errors import InputError, OptionError
+
+pycolmap = pytest.importorskip("pycolmap")
+
+
+def _scene(
+    folder: Path,
+    *,
+    frames: int = 8,
+    points: int = 150,
+    cameras: int = 1,
+    outliers: float = 0.0,
+) -> tuple[Path, Any]:
+    """A database of a scene with noise, and the true model."""
+    pycolmap.logging.minloglevel = 2
+    pycolmap.set_random_seed(3)
+    options = pycolmap.SyntheticDatasetOptions()
+    options.num_rigs, options.num_cameras_per_rig = 1, cameras
+    options.num_frames_per_rig, options.num_points3D = frames, points
+    options.inlier_match_ratio = 1.0 - outliers
+    path = folder / "database.db"
+    with pycolmap.Database.open(path) as database:
+        truth = pycolmap.synthesize_dataset(options, database)
+        noise = pycolmap.SyntheticNoiseOptions()
+        noise.point2D_stddev = 0.5
+        pycolmap.synthesize_noise(noise, truth, database)
+    return path, truth
+
+
+def _options(**changes: Any) -> Any:
+    options = pycolmap.IncrementalPipelineOptions()
+    options.extract_colors, options.random_seed, options.num_threads = False, 1, 1
+    for name, value in changes.items():
+        setattr(options, name, value)
+    return options
+
+
+def _errors(model: Any, truth: Any) -> tuple[float, float]:
+    """Median errors of rotations in degrees, and of centres."""
+    found = pycolmap.compare_reconstructions(
+        model,
+        truth,
+        alignment_error="proj_center",
+        min_inlier_observations=0.3,
+        max_reproj_error=8.0,
+    )["errors"]
+    rotations = [one.rotation_error_deg for one in found]
+    return float(np.median(rotations)), float(np.median([one.proj_center_error for one in found]))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"cameras": 2, "frames": 5},
+        {"outliers": 0.2, "points": 400},
+    ],
+    ids=["one camera", "rig", "outliers"],
+)
+def test_models_are_as_good_as_those_of_pycolmap(tmp_path: Path, changes: Any) -> None:
+    database, truth = _scene(tmp_path, **changes)
+    own = incremental_mapping(database, tmp_path, tmp_path / "own", _options(), backend="cpu")
+    theirs = pycolmap.incremental_mapping(database, tmp_path, tmp_path / "theirs", _options())
+    assert len(own) == len(theirs) == 1
+    assert own[0].num_reg_images() == theirs[0].num_reg_images() == truth.num_images()
+    error, other = (one[0].compute_mean_reprojection_error() for one in (own, theirs))
+    assert error == pytest.approx(other, rel=1e-2)
+    for found, wanted in zip(_errors(own[0], truth), _errors(theirs[0], truth), strict=True):
+        assert found <= 1.1 * wanted + 1e-4
+    written = pycolmap.Reconstruction(tmp_path / "own" / "0")
+    assert written.num_points3D() == own[0].num_points3D()
+
+
+def test_callbacks_and_held_cameras(tmp_path: Path) -> None:
+    database, truth = _scene(tmp_path)
+    calls: list[str] = []
+    options = _options(constant_cameras={1}, ba_refine_focal_length=False)
+    models = incremental_mapping(
+        database,
+        tmp_path,
+        tmp_path / "out",
+        options,
+        initial_image_pair_callback=lambda: calls.append("pair"),
+        next_image_callback=lambda: calls.append("next"),
+        backend="cpu",
+    )
+    assert calls == ["pair", *["next"] * (truth.num_images() - 2)]
+    assert models[0].camera(1).params == pytest.approx(truth.camera(1).params)
+    assert options.image_path == Path(".")
+
+
+def test_a_model_is_continued(tmp_path: Path) -> None:
+    database, truth = _scene(tmp_path)
+    names = sorted(one.name for one in truth.images.values())
+    part = incremental_mapping(
+        database, tmp_path, tmp_path / "part", _options(image_names=names[:5]), backend="cpu"
+    )
+    assert part[0].num_reg_images() == 5
+    whole = incremental_mapping(
+        database,
+        tmp_path,
+        tmp_path / "whole",
+        _options(),
+        tmp_path / "part" / "0",
+        backend="cpu",
+    )
+    assert whole[0].num_reg_images() == truth.num_images()
+
+
+def test_an_interrupt_leaves_what_was_reached(tmp_path: Path) -> None:
+    database, _ = _scene(tmp_path)
+    calls: list[int] = []
+
+    def interrupts() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        incremental_mapping(
+            database,
+            tmp_path,
+            tmp_path / "out",
+            _options(),
+            next_image_callback=interrupts,
+            backend="cpu",
+        )
+    assert pycolmap.Reconstruction(tmp_path / "out" / "0").num_reg_images() == 5
+
+
+def test_bad_input_is_named(tmp_path: Path) -> None:
+    database, _ = _scene(tmp_path)
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match="database_path: there is no file"):
+        incremental_mapping(tmp_path / "no.db", tmp_path, out, _options())
+    with pytest.raises(InputError, match=r"image_path: there is no folder .*extract_colors"):
+        incremental_mapping(database, tmp_path / "no", out, _options(extract_colors=True))
+    with pytest.raises(OptionError, match="options is a dict; it must be a pycolmap"):
+        incremental_mapping(database, tmp_path, out, {})
+    with pytest.raises(OptionError, match="out of range"):
+        incremental_mapping(database, tmp_path, out, _options(max_num_models=0))
+    assert not os.path.exists(out)
