@@ -30,6 +30,7 @@ from caspar.cli.colmap import (
     COLMAP_GAUGES,
     COLMAP_LOSSES,
     ColmapRequest,
+    add_map,
     solve_colmap,
 )
 from caspar.cli.doctor import examine
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_bal(commands)
     _add_colmap(commands)
+    add_map(commands)
     add_graph(commands)
     _add_inspect(commands)
     doctor = commands.add_parser(

@@ -1,5 +1,9 @@
-"""`caspar colmap`: read a COLMAP model, adjust it, report, write it and what else was asked for."""
+"""`caspar colmap`: read a COLMAP model, adjust it, report, write it and what else was asked for.
 
+Also here: `caspar map`, which makes models from COLMAP's database of features and matches.
+"""
+
+import argparse
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,6 +15,7 @@ import numpy as np
 from rich.console import Console
 
 import caspar
+from caspar.cli.arguments import EXIT_CODES, add_backend
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
     WrittenFiles,
@@ -257,3 +262,61 @@ def _print_report(
     if written:
         names = ", ".join(map(str, written))
         console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)
+
+
+# -- caspar map ------------------------------------------------------------------------------------
+
+
+def add_map(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    command = commands.add_parser(
+        "map",
+        help="make models from COLMAP's database (poses, cameras and points)",
+        description="Incremental mapping as COLMAP's mapper does it, with all adjustments by "
+        "caspar. The database has features and verified matches.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("database", type=Path, metavar="DATABASE", help="COLMAP's database")
+    command.add_argument(
+        "out", type=Path, metavar="OUT", help="folder for the models: OUT/0, OUT/1 and so on"
+    )
+    command.add_argument(
+        "--images", type=Path, metavar="FOLDER", help="read colours of points from these images"
+    )
+    command.add_argument(
+        "--input", type=Path, metavar="FOLDER", help="go on from the model in this folder"
+    )
+    command.add_argument("--seed", type=int, default=-1, help="of the random draws")
+    add_backend(command)
+    command.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    command.set_defaults(command=_run_map)
+
+
+def _run_map(request: argparse.Namespace) -> ExitCode:
+    messages = Console(stderr=True, highlight=False)
+    with progress_shown(messages, request.quiet):
+        models = caspar.colmap.incremental_mapping(
+            request.database,
+            request.images or request.database.parent,
+            request.out,
+            caspar.colmap.mapping.mapping_options(
+                extract_colors=request.images is not None, random_seed=request.seed
+            ),
+            request.input,
+            backend=request.backend,
+        )
+    if not request.quiet:
+        for number, model in models.items():
+            print(_model_line(request.out / str(number), model))
+        if len(models) == 0:
+            print("no model: no two images have enough matches at a wide enough angle")
+    return ExitCode.SUCCESS if len(models) > 0 else ExitCode.NOT_CONVERGED
+
+
+def _model_line(folder: Path, model: Any) -> str:
+    return (
+        f"{folder}: {model.num_reg_images()} of {model.num_images()} images, "
+        f"{model.num_points3D():,} points, {model.compute_num_observations():,} observations, "
+        f"mean error {model.compute_mean_reprojection_error():.3f} pixels"
+    )

@@ -5,8 +5,8 @@ it is needed, registers images and triangulates; all adjustments are caspar's.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from caspar.errors import InputError, MissingPackageError, OptionError
@@ -52,8 +52,7 @@ def incremental_mapping(
             not known.
         OptionError: Options of another type, or out of range.
     """
-    with _pycolmap() as pycolmap:
-        from caspar.colmap.incremental import IncrementalMapping
+    pycolmap = _pycolmap()
     chosen = pycolmap.IncrementalPipelineOptions() if options is None else options
     if not isinstance(chosen, pycolmap.IncrementalPipelineOptions):
         raise OptionError(
@@ -69,7 +68,8 @@ def incremental_mapping(
     if input_path is not None:
         models.read(input_path)
     os.makedirs(output_path, exist_ok=True)
-    mapping = IncrementalMapping(database_path, chosen, models, backend)
+    course = import_module("caspar.colmap.incremental")  # it needs pycolmap
+    mapping = course.IncrementalMapping(database_path, chosen, models, backend)
     mapping.when(initial_image_pair_callback, next_image_callback)
     try:
         mapping.run()
@@ -78,13 +78,26 @@ def incremental_mapping(
     return {number: models.get(number) for number in range(models.size())}
 
 
-@contextmanager
-def _pycolmap() -> Iterator[Any]:
+def mapping_options(**changes: Any) -> Any:
+    """Return pycolmap's default options with some changed.
+
+    Args:
+        changes: Fields of `pycolmap.IncrementalPipelineOptions` by name.
+
+    Raises:
+        MissingPackageError: pycolmap is not installed.
+    """
+    options = _pycolmap().IncrementalPipelineOptions()
+    for name, value in changes.items():
+        setattr(options, name, value)
+    return options
+
+
+def _pycolmap() -> Any:
     try:
-        import pycolmap
+        return import_module("pycolmap")
     except ImportError as error:
         raise MissingPackageError("caspar.colmap's mapper", "pycolmap", "colmap") from error
-    yield pycolmap
 
 
 def _check_paths(

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caspar.cli.app import main
+from caspar.cli.exit_code import ExitCode
 from caspar.colmap import incremental_mapping
 from caspar.errors import InputError, OptionError
 
@@ -150,3 +152,25 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="out of range"):
         incremental_mapping(database, tmp_path, out, _options(max_num_models=0))
     assert not os.path.exists(out)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database, truth = _scene(tmp_path)
+    out = tmp_path / "models"
+    arguments = ["map", str(database), str(out), "--backend", "cpu", "--seed", "1"]
+    assert main(arguments) == ExitCode.SUCCESS
+    count = truth.num_images()
+    assert f"0: {count} of {count} images, 150 points, " in capsys.readouterr().out
+    assert pycolmap.Reconstruction(out / "0").num_reg_images() == count
+    assert main(["map", str(tmp_path / "no"), str(out)]) == ExitCode.WRONG_INPUT
+    assert "database_path: there is no file" in capsys.readouterr().err
+
+
+def test_a_database_without_matches_gives_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pycolmap.Database.open(tmp_path / "empty.db"):
+        pass
+    arguments = ["map", str(tmp_path / "empty.db"), str(tmp_path / "out"), "--backend", "cpu"]
+    assert main(arguments) == ExitCode.NOT_CONVERGED
+    assert "no model" in capsys.readouterr().out
