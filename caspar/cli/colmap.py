@@ -294,15 +294,15 @@ def add_map(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def _run_map(request: argparse.Namespace) -> ExitCode:
+    from caspar.colmap.incremental import mapping_options
+
     messages = Console(stderr=True, highlight=False)
     with progress_shown(messages, request.quiet):
         models = caspar.colmap.incremental_mapping(
             request.database,
             request.images or request.database.parent,
             request.out,
-            caspar.colmap.mapping.mapping_options(
-                extract_colors=request.images is not None, random_seed=request.seed
-            ),
+            mapping_options(extract_colors=request.images is not None, random_seed=request.seed),
             request.input,
             backend=request.backend,
         )

@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import pycolmap
-
 from caspar.colmap.adjust.options import BundleAdjustmentOptions, LossFunction
 from caspar.colmap.adjustment import adjust_in_place
+from caspar.colmap.mapping import Path
 from caspar.colmap.priors.priors import PosePriorOptions
-from caspar.errors import InputError
+from caspar.errors import InputError, MissingPackageError, OptionError
 from caspar.options import BackendChoice
 from caspar.progress import phase
+
+try:
+    import pycolmap
+except ImportError as error:
+    raise MissingPackageError("caspar.colmap's mapper", "pycolmap", "colmap") from error
 
 MIN_TRIALS = 30
 """Images that are tried while a model is small, before it is given up."""
@@ -46,6 +50,64 @@ Status = pycolmap.IncrementalPipelineStatus
 Moment = pycolmap.IncrementalPipelineCallback
 
 
+def models_of(
+    database_path: Path,
+    image_path: Path,
+    output_path: Path,
+    options: Any,
+    input_path: Path | None,
+    callbacks: tuple[Callable[[], object] | None, Callable[[], object] | None],
+    backend: str | BackendChoice,
+) -> dict[int, Any]:
+    """See `caspar.colmap.incremental_mapping`; `callbacks` are the two of it."""
+    chosen = pycolmap.IncrementalPipelineOptions() if options is None else options
+    if not isinstance(chosen, pycolmap.IncrementalPipelineOptions):
+        raise OptionError(
+            f"options is a {type(chosen).__name__}; it must be a "
+            "pycolmap.IncrementalPipelineOptions"
+        )
+    _check_paths(database_path, image_path, chosen.extract_colors, input_path)
+    chosen = pycolmap.IncrementalPipelineOptions(chosen.todict())
+    chosen.image_path = os.fspath(image_path)
+    if not chosen.check():
+        raise OptionError("options: a value is out of range; pycolmap's log says which")
+    models = pycolmap.ReconstructionManager()
+    if input_path is not None:
+        models.read(input_path)
+    os.makedirs(output_path, exist_ok=True)
+    mapping = IncrementalMapping(database_path, chosen, models, backend)
+    mapping.when(*callbacks)
+    try:
+        mapping.run()
+    finally:
+        models.write(output_path)
+    return {number: models.get(number) for number in range(models.size())}
+
+
+def mapping_options(**changes: Any) -> Any:
+    """Return a `pycolmap.IncrementalPipelineOptions` with some fields changed."""
+    options = pycolmap.IncrementalPipelineOptions()
+    for name, value in changes.items():
+        setattr(options, name, value)
+    return options
+
+
+def _check_paths(
+    database_path: Path, image_path: Path, reads_images: bool, input_path: Path | None
+) -> None:
+    if not os.path.isfile(database_path):
+        raise InputError(f"database_path: there is no file {os.fspath(database_path)!r}")
+    folders = {"image_path": image_path if reads_images else None, "input_path": input_path}
+    for name, folder in folders.items():
+        if folder is not None and not os.path.isdir(folder):
+            advice = (
+                "; options.extract_colors = False maps without images"
+                if name == "image_path"
+                else ""
+            )
+            raise InputError(f"{name}: there is no folder {os.fspath(folder)!r}{advice}")
+
+
 class IncrementalMapping:
     """One run over a database.
 
@@ -61,7 +123,7 @@ class IncrementalMapping:
 
     def __init__(
         self,
-        database_path: str | os.PathLike[str],
+        database_path: Path,
         options: Any,
         models: Any,
         backend: str | BackendChoice,

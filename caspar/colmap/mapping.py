@@ -6,13 +6,12 @@ it is needed, registers images and triangulates; all adjustments are caspar's.
 
 import os
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-from caspar.errors import InputError, MissingPackageError, OptionError
 from caspar.options import BackendChoice
 
 Path = str | os.PathLike[str]
+"""Of a file or folder."""
 
 
 def incremental_mapping(
@@ -52,65 +51,9 @@ def incremental_mapping(
             not known.
         OptionError: Options of another type, or out of range.
     """
-    pycolmap = _pycolmap()
-    chosen = pycolmap.IncrementalPipelineOptions() if options is None else options
-    if not isinstance(chosen, pycolmap.IncrementalPipelineOptions):
-        raise OptionError(
-            f"options is a {type(chosen).__name__}; it must be a "
-            "pycolmap.IncrementalPipelineOptions"
-        )
-    _check_paths(database_path, image_path, chosen.extract_colors, input_path)
-    chosen = pycolmap.IncrementalPipelineOptions(chosen.todict())
-    chosen.image_path = os.fspath(image_path)
-    if not chosen.check():
-        raise OptionError("options: a value is out of range; pycolmap's log says which")
-    models = pycolmap.ReconstructionManager()
-    if input_path is not None:
-        models.read(input_path)
-    os.makedirs(output_path, exist_ok=True)
-    course = import_module("caspar.colmap.incremental")  # it needs pycolmap
-    mapping = course.IncrementalMapping(database_path, chosen, models, backend)
-    mapping.when(initial_image_pair_callback, next_image_callback)
-    try:
-        mapping.run()
-    finally:
-        models.write(output_path)
-    return {number: models.get(number) for number in range(models.size())}
+    from caspar.colmap.incremental import models_of
 
-
-def mapping_options(**changes: Any) -> Any:
-    """Return pycolmap's default options with some changed.
-
-    Args:
-        changes: Fields of `pycolmap.IncrementalPipelineOptions` by name.
-
-    Raises:
-        MissingPackageError: pycolmap is not installed.
-    """
-    options = _pycolmap().IncrementalPipelineOptions()
-    for name, value in changes.items():
-        setattr(options, name, value)
-    return options
-
-
-def _pycolmap() -> Any:
-    try:
-        return import_module("pycolmap")
-    except ImportError as error:
-        raise MissingPackageError("caspar.colmap's mapper", "pycolmap", "colmap") from error
-
-
-def _check_paths(
-    database_path: Path, image_path: Path, reads_images: bool, input_path: Path | None
-) -> None:
-    if not os.path.isfile(database_path):
-        raise InputError(f"database_path: there is no file {os.fspath(database_path)!r}")
-    folders = {"image_path": image_path if reads_images else None, "input_path": input_path}
-    for name, folder in folders.items():
-        if folder is not None and not os.path.isdir(folder):
-            advice = (
-                "; options.extract_colors = False maps without images"
-                if name == "image_path"
-                else ""
-            )
-            raise InputError(f"{name}: there is no folder {os.fspath(folder)!r}{advice}")
+    callbacks = initial_image_pair_callback, next_image_callback
+    return models_of(
+        database_path, image_path, output_path, options, input_path, callbacks, backend
+    )
