@@ -294,18 +294,26 @@ def add_map(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def _run_map(request: argparse.Namespace) -> ExitCode:
-    from caspar.colmap.incremental import mapping_options
+    from caspar.colmap.incremental import log_warnings_only, mapping_options
 
     messages = Console(stderr=True, highlight=False)
+    log_warnings_only()
+    options = mapping_options(extract_colors=request.images is not None, random_seed=request.seed)
+    images = request.images or request.database.parent
     with progress_shown(messages, request.quiet):
-        models = caspar.colmap.incremental_mapping(
-            request.database,
-            request.images or request.database.parent,
-            request.out,
-            mapping_options(extract_colors=request.images is not None, random_seed=request.seed),
-            request.input,
-            backend=request.backend,
-        )
+        try:
+            models = caspar.colmap.incremental_mapping(
+                request.database,
+                images,
+                request.out,
+                options,
+                request.input,
+                backend=request.backend,
+            )
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; the models reached so far are in {request.out}"
+            ) from interrupt
     if not request.quiet:
         for number, model in models.items():
             print(_model_line(request.out / str(number), model))

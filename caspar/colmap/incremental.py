@@ -18,6 +18,7 @@ from caspar.colmap.priors.priors import PosePriorOptions
 from caspar.errors import InputError, MissingPackageError, OptionError
 from caspar.options import BackendChoice
 from caspar.progress import phase
+from caspar.solver.result.result import SolveStatus
 
 try:
     import pycolmap
@@ -90,6 +91,11 @@ def mapping_options(**changes: Any) -> Any:
     for name, value in changes.items():
         setattr(options, name, value)
     return options
+
+
+def log_warnings_only() -> None:
+    """Keep pycolmap from logging every step to standard error."""
+    pycolmap.logging.minloglevel = 1
 
 
 def _check_paths(
@@ -499,7 +505,11 @@ class IncrementalMapping:
                 ),
             }
         summary = adjust_in_place(self._model, options, config, **priors)
-        return 0 if summary is None else summary.num_residuals
+        if summary is None:
+            return 0
+        if summary.result.status is SolveStatus.INTERRUPTED:
+            raise KeyboardInterrupt  # the solve has kept the values reached so far
+        return summary.num_residuals
 
     def _has_priors(self) -> bool:
         """Whether enough positions of registered images are known, and count."""

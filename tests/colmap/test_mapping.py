@@ -1,5 +1,7 @@
 """`caspar.colmap.incremental_mapping` on synthetic scenes, beside pycolmap's own."""
 
+import dataclasses
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,12 @@ import pytest
 from caspar.cli.app import main
 from caspar.cli.exit_code import ExitCode
 from caspar.colmap import incremental_mapping
+from caspar.colmap.adjustment import adjust_in_place
 from caspar.errors import InputError, OptionError
+from caspar.solver.result.result import SolveStatus
 
 pycolmap = pytest.importorskip("pycolmap")
+incremental = importlib.import_module("caspar.colmap.incremental")
 
 
 def _scene(
@@ -140,6 +145,31 @@ def test_an_interrupt_leaves_what_was_reached(tmp_path: Path) -> None:
     assert pycolmap.Reconstruction(tmp_path / "out" / "0").num_reg_images() == 5
 
 
+def test_an_interrupt_of_an_adjustment_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The solve of an adjustment ends with a status then."""
+    database, _ = _scene(tmp_path)
+    calls: list[int] = []
+
+    def interrupted(*arguments: Any, **others: Any) -> Any:
+        summary = adjust_in_place(*arguments, **others)
+        assert summary is not None
+        calls.append(1)
+        if len(calls) < 4:
+            return summary
+        status = SolveStatus.INTERRUPTED
+        return dataclasses.replace(
+            summary, result=dataclasses.replace(summary.result, status=status)
+        )
+
+    monkeypatch.setattr(incremental, "adjust_in_place", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        incremental_mapping(database, tmp_path, tmp_path / "out", _options(), backend="cpu")
+    assert len(calls) == 4
+    assert pycolmap.Reconstruction(tmp_path / "out" / "0").num_reg_images() >= 3
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     database, _ = _scene(tmp_path)
     out = tmp_path / "out"
@@ -164,6 +194,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert pycolmap.Reconstruction(out / "0").num_reg_images() == count
     assert main(["map", str(tmp_path / "no"), str(out)]) == ExitCode.WRONG_INPUT
     assert "database_path: there is no file" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_says_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, _ = _scene(tmp_path)
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(incremental, "adjust_in_place", interrupted)
+    out = tmp_path / "models"
+    assert main(["map", str(database), str(out), "--quiet"]) == ExitCode.INTERRUPTED
+    assert f"the models reached so far are in {out}" in capsys.readouterr().err
 
 
 def test_a_database_without_matches_gives_no_model(
