@@ -47,7 +47,7 @@ def with_ceres(model: Any, options: Any, config: Any, **priors: Any) -> Any:
     loss = options.loss_function_type.name
     chosen.ceres.loss_function_type = getattr(pycolmap.LossFunctionType, loss)
     found = pycolmap.create_default_bundle_adjuster(chosen, config, model).solve()
-    return SimpleNamespace(num_residuals=found.num_residuals)
+    return SimpleNamespace(num_residuals=found.num_residuals, result=SimpleNamespace(status=None))
 
 
 ADJUSTERS: dict[str, Adjust] = {"caspar": adjust_in_place, "Ceres": with_ceres}

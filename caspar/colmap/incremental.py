@@ -148,6 +148,9 @@ class IncrementalMapping:
             refine_principal_point=options.ba_refine_principal_point,
             refine_extra_params=options.ba_refine_extra_params,
             refine_sensor_from_rig=options.ba_refine_sensor_from_rig,
+            min_focal_length_ratio=options.min_focal_length_ratio,
+            max_focal_length_ratio=options.max_focal_length_ratio,
+            max_extra_param=options.max_extra_param,
             backend=backend,
         )
         self._model: Any = None

@@ -77,6 +77,35 @@ def test_real_model(variant: str) -> None:
     assert summary.is_solution_usable()
 
 
+def test_intrinsics_stay_within_bounds() -> None:
+    model = packed(ROOT / "data/crane_mast.tar.xz")
+    start, free = model.cameras.parameters, adjusted(model)
+    optimum, side = free.model.cameras.parameters, float(model.cameras.widths[0])
+    assert optimum[0] < start[0]
+    assert optimum[3] > start[3] > 0
+    # tighter bounds than the start values are as wide as these
+    for tighter in (1.0, 1.1):
+        least, most = tighter * start[0] / side, start[3] / tighter
+        bound = adjusted(model, min_focal_length_ratio=least, max_extra_param=most)
+        assert bound.model.cameras.parameters == pytest.approx(start, rel=1e-12)
+        assert bound.final_cost > free.final_cost
+    wide = adjusted(model, max_focal_length_ratio=10.0, max_extra_param=1.0)
+    assert wide.final_cost == pytest.approx(free.final_cost, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"min_focal_length_ratio": -1.0}, "the first must be 0 or more"),
+        ({"min_focal_length_ratio": 2.0, "max_focal_length_ratio": 1.0}, "less than the second"),
+        ({"max_extra_param": float("nan")}, "max_extra_param=nan: it must be 0 or more"),
+    ],
+)
+def test_bounds_that_are_none(options: dict[str, float], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        BundleAdjustmentOptions(**options)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("loss", "scale"), LOSSES)
 def test_losses(loss: str, scale: float) -> None:
     initial_cost, final_cost = LOSSES[loss, scale]

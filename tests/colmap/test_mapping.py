@@ -27,6 +27,7 @@ def _scene(
     points: int = 150,
     cameras: int = 1,
     outliers: float = 0.0,
+    lens: tuple[str, list[float]] | None = None,
 ) -> tuple[Path, Any]:
     """A database of a scene with noise, and the true model."""
     pycolmap.logging.minloglevel = 2
@@ -35,6 +36,9 @@ def _scene(
     options.num_rigs, options.num_cameras_per_rig = 1, cameras
     options.num_frames_per_rig, options.num_points3D = frames, points
     options.inlier_match_ratio = 1.0 - outliers
+    if lens is not None:
+        options.camera_model_id = getattr(pycolmap.CameraModelId, lens[0])
+        options.camera_params = lens[1]
     path = folder / "database.db"
     with pycolmap.Database.open(path) as database:
         truth = pycolmap.synthesize_dataset(options, database)
@@ -86,6 +90,17 @@ def test_models_are_as_good_as_those_of_pycolmap(tmp_path: Path, changes: Any) -
         assert found <= 1.1 * wanted + 1e-4
     written = pycolmap.Reconstruction(tmp_path / "own" / "0")
     assert written.num_points3D() == own[0].num_points3D()
+
+
+def test_lenses_that_two_images_hardly_determine(tmp_path: Path) -> None:
+    """Distortion stays within `max_extra_param`: COLMAP drops images of other lenses."""
+    lens = [1280.0, 1280.0, 512.0, 384.0, 0.05, *[0.0] * 7]
+    database, truth = _scene(tmp_path, lens=("FULL_OPENCV", lens))
+    models = incremental_mapping(database, tmp_path, tmp_path / "models", _options(), backend="cpu")
+    assert models[0].num_reg_images() == truth.num_images()
+    rotation, centre = _errors(models[0], truth)
+    assert rotation < 0.1
+    assert centre < 0.01
 
 
 def test_callbacks_and_held_cameras(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ product, instead of one (docs/design/0012-elimination.md).
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,27 @@ def lens_places(problem: Problem, lens: LensForm, lenses: Integers) -> tuple[Int
                 is_held[rows, column] = place not in refined
     is_held[problem.constant_cameras[lenses]] = True
     return places, is_held
+
+
+def lens_bounds(
+    problem: Problem, lens: LensForm, places: Integers
+) -> dict[str, tuple[Floats, Floats]]:
+    """Return lower and upper bounds of nodes by group, each (n, size); nothing without bounds.
+
+    Args:
+        problem: What takes part.
+        lens: The node type.
+        places: (n, k) of `lens_places`.
+    """
+    if problem.intrinsics_bounds is None:
+        return {}
+    lower, upper = problem.intrinsics_bounds
+    lows, highs = np.append(lower, -np.inf)[places], np.append(upper, np.inf)[places]
+    ends = np.cumsum([0, *lens.sizes.values()]).tolist()
+    return {
+        name: (lows[:, first:end], highs[:, first:end])
+        for name, (first, end) in zip(lens.sizes, pairwise(ends), strict=True)
+    }
 
 
 def from_principal_points(

@@ -47,6 +47,11 @@ class BundleAdjustmentOptions:
         refine_sensor_from_rig: Refine the poses of cameras in their rigs.
         constant_rig_from_world_rotation: Refine the translations of frames only.
         refine_points3D: Refine points.
+        min_focal_length_ratio: Refined focal lengths stay above so many times the longer side of
+            the image. COLMAP's mapper drops images of which they do not. A start value beyond a
+            bound is the bound.
+        max_focal_length_ratio: They stay below so many times that side.
+        max_extra_param: Refined distortion parameters stay within this of zero.
         min_track_length: Points of fewer observations take no part. Those of one never do: such a
             point fits whatever the camera does.
         loss_function_type: A `LossFunction`.
@@ -70,6 +75,9 @@ class BundleAdjustmentOptions:
     refine_sensor_from_rig: bool = True
     constant_rig_from_world_rotation: bool = False
     refine_points3D: bool = True  # noqa: N815  COLMAP's name
+    min_focal_length_ratio: float = 0.0
+    max_focal_length_ratio: float = math.inf
+    max_extra_param: float = math.inf
     min_track_length: int = 0
     loss_function_type: str | LossFunction = LossFunction.TRIVIAL
     loss_function_scale: float = 1.0
@@ -91,10 +99,24 @@ class BundleAdjustmentOptions:
         object.__setattr__(self, "loss_function_type", chosen)
         method = checked_choice("linear_solver", LinearSolverChoice, self.linear_solver)
         object.__setattr__(self, "linear_solver", method)
+        ratios = self.min_focal_length_ratio, self.max_focal_length_ratio
+        if not 0 <= ratios[0] < ratios[1]:
+            raise OptionError(
+                f"min_focal_length_ratio={ratios[0]!r}, max_focal_length_ratio={ratios[1]!r}: the "
+                "first must be 0 or more, and less than the second"
+            )
+        if not self.max_extra_param >= 0:
+            raise OptionError(f"max_extra_param={self.max_extra_param!r}: it must be 0 or more")
         if not 0 < self.loss_function_scale < math.inf:
             raise OptionError(
                 f"loss_function_scale={self.loss_function_scale!r}: it must be positive and finite"
             )
+
+    @property
+    def has_bounds(self) -> bool:
+        """True if intrinsics have bounds."""
+        upper = min(self.max_focal_length_ratio, self.max_extra_param)
+        return self.min_focal_length_ratio > 0 or upper < math.inf
 
     @property
     def is_float64(self) -> bool:

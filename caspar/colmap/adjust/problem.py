@@ -48,6 +48,8 @@ class Problem:
         constant_cameras: (num_cameras,) cameras none of whose intrinsics are refined.
         constant_points: (num_points, 3) components that are constant.
         refined_intrinsics: Of the other cameras: some of focal, principal and extra.
+        intrinsics_bounds: (num_parameters,) lower and upper bounds of the parameters of all
+            cameras; None: there are none.
         warnings: What a user should know.
     """
 
@@ -64,6 +66,7 @@ class Problem:
     constant_cameras: Mask
     constant_points: Mask
     refined_intrinsics: tuple[str, ...]
+    intrinsics_bounds: tuple[Floats, Floats] | None
     warnings: tuple[str, ...]
 
     @property
@@ -158,8 +161,26 @@ def make_problem(
         constant_cameras=_constant_cameras(model, inside, options, config),
         constant_points=_constant_points(model, taken, options, config),
         refined_intrinsics=options.refined_intrinsics,
+        intrinsics_bounds=_intrinsics_bounds(model, options) if options.has_bounds else None,
         warnings=_warnings(model, seen, taken),
     )
+
+
+def _intrinsics_bounds(model: Model, options: BundleAdjustmentOptions) -> tuple[Floats, Floats]:
+    """Bounds of all parameters, wide enough for the start values."""
+    cameras = model.cameras
+    lower = np.full(len(cameras.parameters), -np.inf)
+    upper = np.full(len(cameras.parameters), np.inf)
+    sides = np.maximum(cameras.widths, cameras.heights).astype(np.float64)
+    for row, model_id in enumerate(cameras.model_ids.tolist()):
+        known, first = MODELS_BY_ID[model_id], int(cameras.offsets[row])
+        focal = first + np.array(known.focal, np.int64)
+        lower[focal] = options.min_focal_length_ratio * sides[row]
+        upper[focal] = options.max_focal_length_ratio * sides[row]
+        extra = first + np.array(known.extra, np.int64)
+        lower[extra], upper[extra] = -options.max_extra_param, options.max_extra_param
+    start = cameras.parameters
+    return np.minimum(lower, start), np.maximum(upper, start)
 
 
 def _check_ids(model: Model, structure: RigStructure, config: BundleAdjustmentConfig) -> None:

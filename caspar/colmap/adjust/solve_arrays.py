@@ -19,6 +19,7 @@ from caspar.colmap.adjust.factors import Form, reprojection_factor
 from caspar.colmap.adjust.lenses import (
     LensForm,
     from_principal_points,
+    lens_bounds,
     lens_places,
     lens_type,
     model_numbers,
@@ -81,6 +82,7 @@ class SolveArrays:
         factors: Factors with instances.
         arrays: As for `Solver.solve`.
         fixed: Components that are held, by node type, of all types.
+        bounds: As for `Solver.solve`.
         places: For each node type, which fields of `Values` its columns come from, and where.
         lenses: By COLMAP's numbers of camera models, the node types of their lenses.
         num_prior_residuals: Residuals of priors.
@@ -91,6 +93,7 @@ class SolveArrays:
     factors: list[Factor] = field(default_factory=list)
     arrays: dict[str, Any] = field(default_factory=dict)
     fixed: dict[str, Mask] = field(default_factory=dict)
+    bounds: dict[str, Any] = field(default_factory=dict)
     places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     lenses: dict[int, LensForm] = field(default_factory=dict)
     num_prior_residuals: int = 0
@@ -109,6 +112,11 @@ class SolveArrays:
         self.arrays[kind] = np.concatenate(columns, axis=1)
         self.fixed[kind] = constant
         self.places[kind] = parts
+
+    def add_bounds(self, kind: str, bounds: Mapping[str, Any]) -> None:
+        """Bound fields of nodes of a type; nothing if there are none."""
+        if len(bounds) > 0:
+            self.bounds[kind] = bounds
 
     def rows(self, kind: str) -> Any:
         """Return the rows that nodes of one place come from; None: there are no such nodes."""
@@ -309,6 +317,7 @@ def _lenses(made: SolveArrays, problem: Problem, lens: LensForm, rows: Integers)
         return {"values": cameras.parameters[places], "index": index}
     places, is_held = lens_places(problem, lens, lenses)
     made.add_nodes(kind.__name__, Place("parameters", places), is_held)
+    made.add_bounds(kind.__name__, lens_bounds(problem, lens, places))
     return index
 
 
@@ -353,4 +362,5 @@ def _views(
     constant = np.concatenate([problem.constant_frames[of_lens], is_held], axis=1)
     kind = view_type(lens).__name__
     made.add_nodes(kind, (Place("frames", of_lens), Place("parameters", places)), constant)
+    made.add_bounds(kind, lens_bounds(problem, lens, places))
     return index

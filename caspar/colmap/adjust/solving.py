@@ -90,6 +90,7 @@ def solved(
         result = solver.solve(
             parts.arrays,
             fixed=parts.held,
+            bounds=parts.bounds or None,
             verbose=verbose,
             on_iteration=on_iteration,
             **{**chosen, **options.solve_options},
