@@ -51,7 +51,7 @@ that it would have if all other unknowns were known."""
 FIRST_DAMPING = 1e-8
 DAMPING_GROWTH = 100.0
 MAX_DAMPING = 1e8
-"""Likewise, if a step does not lower the cost."""
+"""Damping is tried if a step does not lower the cost: the first, its growth, and the largest."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ WORDS = {
     "docs/guide/batches": ("batch", "batches", "many problems", "vmap"),
     "docs/guide/bounds": ("bounds", "box constraints", "limits", "positive parameter"),
     "docs/guide/caches": ("cache", "compile time", "cold start"),
-    "docs/guide/colmap": ("GPS", "bundle adjustment", "intrinsics"),
+    "docs/guide/colmap": (
+        *("GPS", "bundle adjustment", "intrinsics", "mapper", "incremental mapping"),
+        "structure from motion",
+    ),
     "docs/guide/constraints": ("constraint", "equality constraint", "inequality"),
     "docs/guide/cookbook": (
         "recipes",
