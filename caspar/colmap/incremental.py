@@ -19,6 +19,7 @@ from caspar.errors import InputError, MissingPackageError, OptionError
 from caspar.options import BackendChoice
 from caspar.progress import phase
 from caspar.solver.result.result import SolveStatus
+from caspar.user_warnings import warn_user
 
 try:
     import pycolmap
@@ -258,12 +259,9 @@ class IncrementalMapping:
             if found is not None:
                 with phase(f"mapping: {self._mapper.num_total_reg_images()} images"):
                     self._take_in(found)
-                is_due = options.snapshot_frames_freq > 0
-                if (
-                    is_due
-                    and model.num_reg_frames() >= last_snapshot + options.snapshot_frames_freq
-                ):
-                    last_snapshot = model.num_reg_frames()
+                num_frames, every = model.num_reg_frames(), options.snapshot_frames_freq
+                if every > 0 and num_frames >= last_snapshot + every:
+                    last_snapshot = num_frames
                     self._write_snapshot()
                 self._pipeline.callback(Moment.NEXT_IMAGE_REG_CALLBACK)
             if self._mapper.num_shared_reg_images() >= options.max_model_overlap:
@@ -368,7 +366,9 @@ class IncrementalMapping:
         if self._options.extract_colors:
             for image_id in images:
                 for one in self._images_beside(image_id):
-                    self._model.extract_colors_for_image(one, self._options.image_path)
+                    if not self._model.extract_colors_for_image(one, self._options.image_path):
+                        name = self._model.image(one).name
+                        warn_user(f"image {name!r} cannot be read: its points have no colours")
 
     def _note_adjusted(self) -> None:
         self._adjusted = self._model.num_reg_frames(), self._model.num_points3D()

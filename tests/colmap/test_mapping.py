@@ -121,6 +121,15 @@ def test_callbacks_and_held_cameras(tmp_path: Path) -> None:
     assert options.image_path == Path(".")
 
 
+def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    database, truth = _scene(tmp_path)
+    options = _options(extract_colors=True, snapshot_frames_freq=3, snapshot_path=tmp_path / "s")
+    with pytest.warns(UserWarning, match=r"image '.*' cannot be read: its points have no colours"):
+        models = incremental_mapping(database, tmp_path, tmp_path / "out", options, backend="cpu")
+    assert models[0].num_reg_images() == truth.num_images()
+    assert sorted(os.listdir(tmp_path / "s")) == ["000005", "000008"]
+
+
 def test_a_model_is_continued(tmp_path: Path) -> None:
     database, truth = _scene(tmp_path)
     names = sorted(one.name for one in truth.images.values())
