@@ -140,14 +140,8 @@ LAZY_PARTS = "frontend kernels arrays solver cli"
 # needs no more is among them. Nothing else is imported inside a function.
 LATE = (
     *("batch/inspection", "codegen/batch", "codegen/cpu/kernel", "codegen/cuda"),
-    *(
-        "codegen/llvm/translate",
-        "colmap/incremental",
-        "equations/adjoint",
-        "frontend/grids",
-        "frontend/kernels",
-    ),
-    *("frontend/printing", "frontend/symbolic/lookups"),
+    *("codegen/llvm/translate", "colmap/incremental", "equations/adjoint", "frontend/grids"),
+    *("frontend/kernels", "frontend/printing", "frontend/symbolic/lookups"),
     *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
     *("solver/constraints", "solver/covariance", "solver/gnc", "solver/gradients"),

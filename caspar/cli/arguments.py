@@ -78,6 +78,11 @@ def add_report(command: argparse.ArgumentParser, drawn: str = "the scene") -> No
         metavar="PATH.html",
         help=f"write {drawn} before and after, to turn it in a browser",
     )
+    add_quiet(command)
+
+
+def add_quiet(command: argparse.ArgumentParser) -> None:
+    """Add --quiet."""
     command.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 import caspar
-from caspar.cli.arguments import EXIT_CODES, add_backend
+from caspar.cli.arguments import EXIT_CODES, add_backend, add_quiet
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
     WrittenFiles,
@@ -289,7 +289,7 @@ def add_map(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     )
     command.add_argument("--seed", type=int, default=-1, help="of the random draws")
     add_backend(command)
-    command.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add_quiet(command)
     command.set_defaults(command=_run_map)
 
 

@@ -7,7 +7,8 @@ order of steps is that of COLMAP's incremental pipeline (Schoenberger and Frahm,
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -73,9 +74,12 @@ def models_of(
     chosen.image_path = os.fspath(image_path)
     if not chosen.check():
         raise OptionError("options: a value is out of range; pycolmap's log says which")
+    if chosen.mapper.ba_global_ignore_redundant_points3D:
+        warn_user("options.mapper.ba_global_ignore_redundant_points3D has no effect")
     models = pycolmap.ReconstructionManager()
     if input_path is not None:
-        models.read(input_path)
+        with _naming("input_path", input_path):
+            models.read(input_path)
     os.makedirs(output_path, exist_ok=True)
     mapping = IncrementalMapping(database_path, chosen, models, backend)
     mapping.when(*callbacks)
@@ -115,6 +119,15 @@ def _check_paths(
             raise InputError(f"{name}: there is no folder {os.fspath(folder)!r}{advice}")
 
 
+@contextmanager
+def _naming(name: str, path: Path) -> Iterator[None]:
+    """Turn pycolmap's errors of a file or folder into ones that name the argument."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"{name} {os.fspath(path)!r} cannot be read: {error}") from error
+
+
 class IncrementalMapping:
     """One run over a database.
 
@@ -125,7 +138,7 @@ class IncrementalMapping:
         backend: Where adjustments run.
 
     Raises:
-        InputError: There are several models to go on from.
+        InputError: There are several models to go on from, or the database cannot be read.
     """
 
     def __init__(
@@ -137,7 +150,10 @@ class IncrementalMapping:
     ) -> None:
         if models.size() > 1:
             raise InputError(f"input_path: it has {models.size()} models; one can be continued")
-        with pycolmap.Database.open(database_path) as database:
+        with (
+            _naming("database_path", database_path),
+            pycolmap.Database.open(database_path) as database,
+        ):
             self._pipeline = pycolmap.IncrementalPipeline(options, database, models)
         self._options, self._models = options, models
         self._cache = self._pipeline.database_cache

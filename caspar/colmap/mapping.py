@@ -28,7 +28,8 @@ def incremental_mapping(
     """Recover poses of images, cameras and points, as `pycolmap.incremental_mapping` does.
 
     One image after another is registered, its points are triangulated, and the images near it are
-    adjusted; now and then everything is. Options that choose a solver of COLMAP have no effect.
+    adjusted; now and then everything is. Options that choose or tune COLMAP's own solver have no
+    effect.
 
     Args:
         database_path: COLMAP's database, with features and verified matches.
@@ -47,8 +48,8 @@ def incremental_mapping(
 
     Raises:
         MissingPackageError: pycolmap is not installed.
-        InputError: The database or a folder does not exist, or poses of sensors in their rigs are
-            not known.
+        InputError: The database or a folder does not exist or cannot be read, or poses of sensors
+            in their rigs are not known.
         OptionError: Options of another type, or out of range.
     """
     from caspar.colmap.incremental import models_of

@@ -45,14 +45,7 @@ def solve(
 ) -> SolveResult:
     """See `Solver.solve`; what does not fit mixed precision goes on in float64.
 
-    Args:
-        session: Of the solver.
-        arrays: See there.
-        constraints: What is held, and bounds.
-        options: See there.
-        verbose: See there.
-        on_iteration: See there.
-        given: What the user gave, if this is one of several solves that are made of it.
+    `given` is what the user gave, if this is one of several solves that are made of it.
     """
     callback = passing_on(on_iteration)
     try:

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from caspar.cli.app import main
@@ -18,6 +17,7 @@ from caspar.solver.result.result import SolveStatus
 
 pycolmap = pytest.importorskip("pycolmap")
 incremental = importlib.import_module("caspar.colmap.incremental")
+errors = importlib.import_module("benchmarks.mapping").errors
 
 
 def _scene(
@@ -56,19 +56,6 @@ def _options(**changes: Any) -> Any:
     return options
 
 
-def _errors(model: Any, truth: Any) -> tuple[float, float]:
-    """Median errors of rotations in degrees, and of centres."""
-    found = pycolmap.compare_reconstructions(
-        model,
-        truth,
-        alignment_error="proj_center",
-        min_inlier_observations=0.3,
-        max_reproj_error=8.0,
-    )["errors"]
-    rotations = [one.rotation_error_deg for one in found]
-    return float(np.median(rotations)), float(np.median([one.proj_center_error for one in found]))
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -86,7 +73,7 @@ def test_models_are_as_good_as_those_of_pycolmap(tmp_path: Path, changes: Any) -
     assert own[0].num_reg_images() == theirs[0].num_reg_images() == truth.num_images()
     error, other = (one[0].compute_mean_reprojection_error() for one in (own, theirs))
     assert error == pytest.approx(other, rel=1e-2)
-    for found, wanted in zip(_errors(own[0], truth), _errors(theirs[0], truth), strict=True):
+    for found, wanted in zip(errors(own[0], truth), errors(theirs[0], truth), strict=True):
         assert found <= 1.1 * wanted + 1e-4
     written = pycolmap.Reconstruction(tmp_path / "own" / "0")
     assert written.num_points3D() == own[0].num_points3D()
@@ -98,7 +85,7 @@ def test_lenses_that_two_images_hardly_determine(tmp_path: Path) -> None:
     database, truth = _scene(tmp_path, lens=("FULL_OPENCV", lens))
     models = incremental_mapping(database, tmp_path, tmp_path / "models", _options(), backend="cpu")
     assert models[0].num_reg_images() == truth.num_images()
-    rotation, centre = _errors(models[0], truth)
+    rotation, centre = errors(models[0], truth)
     assert rotation < 0.1
     assert centre < 0.01
 
@@ -205,7 +192,19 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         incremental_mapping(database, tmp_path, out, {})
     with pytest.raises(OptionError, match="out of range"):
         incremental_mapping(database, tmp_path, out, _options(max_num_models=0))
+    (tmp_path / "text.db").write_text("no database")
     assert not os.path.exists(out)
+    with pytest.raises(InputError, match=r"database_path '.*text.db' cannot be read: "):
+        incremental_mapping(tmp_path / "text.db", tmp_path, out, _options())
+    with pytest.raises(InputError, match=r"input_path .* cannot be read: .* do not exist"):
+        incremental_mapping(database, tmp_path, out, _options(), tmp_path)
+    options = _options()
+    options.mapper.ba_global_ignore_redundant_points3D = True
+    with (
+        pytest.warns(UserWarning, match="ignore_redundant_points3D has no effect"),
+        pytest.raises(InputError),
+    ):
+        incremental_mapping(database, tmp_path, out, options, tmp_path)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,11 +47,10 @@ class BundleAdjustmentOptions:
         refine_sensor_from_rig: Refine the poses of cameras in their rigs.
         constant_rig_from_world_rotation: Refine the translations of frames only.
         refine_points3D: Refine points.
-        min_focal_length_ratio: Refined focal lengths stay above so many times the longer side of
-            the image. COLMAP's mapper drops images of which they do not. A start value beyond a
-            bound is the bound.
-        max_focal_length_ratio: They stay below so many times that side.
-        max_extra_param: Refined distortion parameters stay within this of zero.
+        min_focal_length_ratio: Least focal length that a solve may refine to, over the longer side
+            of the image. A start value beyond a bound is the bound instead.
+        max_focal_length_ratio: The largest one.
+        max_extra_param: Largest magnitude that a refined distortion parameter may have.
         min_track_length: Points of fewer observations take no part. Those of one never do: such a
             point fits whatever the camera does.
         loss_function_type: A `LossFunction`.
@@ -115,8 +114,8 @@ class BundleAdjustmentOptions:
     @property
     def has_bounds(self) -> bool:
         """True if intrinsics have bounds."""
-        upper = min(self.max_focal_length_ratio, self.max_extra_param)
-        return self.min_focal_length_ratio > 0 or upper < math.inf
+        limits = self.min_focal_length_ratio, self.max_focal_length_ratio, self.max_extra_param
+        return limits != (0.0, math.inf, math.inf)
 
     @property
     def is_float64(self) -> bool:
