@@ -13,6 +13,8 @@ from tests.solver import reference
 from tests.solver.linear.linear_cases import Length, Mark, View, glance, hold, make_arrays, pin
 from tests.solver.solving import Arrays, changed
 
+EPSILON = float(np.finfo(np.float64).eps)
+
 MOST_OF_A_COLUMN = 3e-3
 """Cosine that a success may leave: its square is what one unknown could still take off the cost,
 and the default `cost_tolerance` is 3e-7."""
@@ -175,6 +177,26 @@ CASES = {
 }
 
 
+def _cost_of_rounding(
+    result: caspar.SolveResult, factors: Sequence[caspar.Factor], at_end: Arrays
+) -> float:
+    """The largest change of the cost, of five, when each value at the end moves by a rounding.
+
+    A point next to the plane of a camera has a residual that no order of operations computes to
+    nine digits.
+    """
+    random = np.random.default_rng(0)
+    cost = reference.cost(factors, at_end)
+    changes = []
+    for _ in range(5):
+        moved = {
+            name: np.asarray(rows) * (1.0 + EPSILON * random.choice([-1.0, 1.0], np.shape(rows)))
+            for name, rows in result.values.items()
+        }
+        changes.append(abs(reference.cost(factors, {**at_end, **moved}) - cost))
+    return max(changes)
+
+
 def assert_sound(
     result: caspar.SolveResult, factors: Sequence[caspar.Factor], arrays: Arrays
 ) -> None:
@@ -186,7 +208,10 @@ def assert_sound(
     cost = reference.cost(factors, at_end)
     negligible = NEGLIGIBLE[result.precision] * result.initial_cost
     rel = 1e-9 if result.precision == "float64" else 1e-4
-    assert abs(result.final_cost - cost) <= rel * cost + negligible + 1e-25
+    allowed = rel * cost + negligible + 1e-25
+    if abs(result.final_cost - cost) > allowed:
+        allowed += 10.0 * _cost_of_rounding(result, factors, at_end)
+    assert abs(result.final_cost - cost) <= allowed
     costs = [result.initial_cost, *(record.cost for record in result.iterations)]
     assert all(after <= before for before, after in pairwise(costs))
     assert costs[-1] == result.final_cost
