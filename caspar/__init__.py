@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         ConstUnique,
         Pair,
         TunablePair,
+        TunableSequential,
         TunableShared,
         TunableUnique,
     )
@@ -181,6 +182,7 @@ __all__ = [
     "SolveStatus",
     "Solver",
     "TunablePair",
+    "TunableSequential",
     "TunableShared",
     "TunableUnique",
     "UpdateResult",
@@ -291,6 +293,7 @@ _NAMES = {
     "SolveStatus": "caspar.solver.result.result",
     "Solver": "caspar.solver.solver",
     "TunablePair": "caspar.frontend.markers",
+    "TunableSequential": "caspar.frontend.markers",
     "TunableShared": "caspar.frontend.markers",
     "TunableUnique": "caspar.frontend.markers",
     "UpdateResult": "caspar.live.incremental",

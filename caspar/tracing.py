@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from caspar.driver import cached_count
 from caspar.frontend.factors.comparison import factor_comparison
 from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.own_unknowns import without_own_unknowns
 from caspar.frontend.factors.terms import with_loss
 from caspar.frontend.factors.trace import (
     TracedFactor,
@@ -69,6 +70,7 @@ def _kept_or_traced(factor: Factor) -> TracedFactor:
             return kept.traced
     traced = trace(factor)
     _compare_once(factor_comparison(factor, traced), traced.key)
+    traced = without_own_unknowns(traced)
     # a function that changes what it reads gives something else the next time
     after = _reading(factor)
     if before is not None and after is not None and after.is_same(before):

@@ -64,7 +64,7 @@ PARTS = {
     "distributed": "runtime solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
-    " equations codegen runtime driver tracing solver io cameras loss",
+    " equations codegen runtime driver tracing solver io cameras loss factors",
     "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
     " frontend equations codegen runtime driver tracing solver io initialize factors cameras",
     "sfm": "errors io cameras colmap",
@@ -140,7 +140,8 @@ LAZY_PARTS = "frontend kernels arrays solver cli"
 # needs no more is among them. Nothing else is imported inside a function.
 LATE = (
     *("batch/inspection", "codegen/batch", "codegen/cpu/kernel", "codegen/cuda"),
-    *("codegen/llvm/translate", "colmap/incremental", "equations/adjoint", "frontend/grids"),
+    *("codegen/llvm/translate", "colmap/averaging", "colmap/global_mapper", "colmap/incremental"),
+    *("colmap/positioning", "equations/adjoint", "frontend/grids"),
     *("frontend/kernels", "frontend/printing", "frontend/symbolic/lookups"),
     *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),

@@ -273,7 +273,7 @@ def add_map(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         "map",
         help="make models from COLMAP's database (poses, cameras and points)",
         description="Incremental mapping as COLMAP's mapper does it, with all adjustments by "
-        "caspar. The database has features and verified matches.",
+        "caspar; or global mapping. The database has features and verified matches.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -287,6 +287,12 @@ def add_map(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     command.add_argument(
         "--input", type=Path, metavar="FOLDER", help="go on from the model in this folder"
     )
+    command.add_argument(
+        "--global",
+        dest="is_global",
+        action="store_true",
+        help="find all poses at once: quicker, and focal lengths must be known well",
+    )
     command.add_argument("--seed", type=int, default=-1, help="of the random draws")
     add_backend(command)
     add_quiet(command)
@@ -294,22 +300,15 @@ def add_map(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def _run_map(request: argparse.Namespace) -> ExitCode:
-    from caspar.colmap.incremental import log_warnings_only, mapping_options
+    from caspar.colmap.incremental import log_warnings_only
 
+    if request.is_global and request.input is not None:
+        raise OptionError("--input: global mapping begins anew; leave it out, or --global")
     messages = Console(stderr=True, highlight=False)
     log_warnings_only()
-    options = mapping_options(extract_colors=request.images is not None, random_seed=request.seed)
-    images = request.images or request.database.parent
     with progress_shown(messages, request.quiet):
         try:
-            models = caspar.colmap.incremental_mapping(
-                request.database,
-                images,
-                request.out,
-                options,
-                request.input,
-                backend=request.backend,
-            )
+            models = _mapped(request)
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(
                 f"interrupted; the models reached so far are in {request.out}"
@@ -320,6 +319,30 @@ def _run_map(request: argparse.Namespace) -> ExitCode:
         if len(models) == 0:
             print("no model: no two images have enough matches at a wide enough angle")
     return ExitCode.SUCCESS if len(models) > 0 else ExitCode.NOT_CONVERGED
+
+
+def _mapped(request: argparse.Namespace) -> dict[int, Any]:
+    from caspar.colmap.incremental import mapping_options
+
+    if request.is_global:
+        return caspar.colmap.global_mapping(
+            request.database,
+            request.images or "",
+            request.out,
+            mapping_options("GlobalPipelineOptions", random_seed=request.seed),
+            backend=request.backend,
+        )
+    reads_images = request.images is not None
+    return caspar.colmap.incremental_mapping(
+        request.database,
+        request.images or request.database.parent,
+        request.out,
+        mapping_options(
+            "IncrementalPipelineOptions", extract_colors=reads_images, random_seed=request.seed
+        ),
+        request.input,
+        backend=request.backend,
+    )
 
 
 def _model_line(folder: Path, model: Any) -> str:

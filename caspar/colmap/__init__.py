@@ -3,7 +3,8 @@
 `read_model` and `write_model` take folders to a `Model`, plain arrays, and back.
 `bundle_adjustment` refines poses, intrinsics and points of a folder, a `Model` or a
 `pycolmap.Reconstruction` as COLMAP does, with any of its camera models, and returns a `Summary`.
-`incremental_mapping` makes models from a database, as pycolmap's function of that name does.
+`incremental_mapping` and `global_mapping` make models from a database, as pycolmap's functions of
+these names do.
 """
 
 from caspar.colmap.adjust.observations import without_observations
@@ -17,7 +18,12 @@ from caspar.colmap.adjust.summary import Summary, TerminationType
 from caspar.colmap.adjustment import bundle_adjustment
 from caspar.colmap.covariances import Covariance, covariance
 from caspar.colmap.files.folder import ModelFormat, read_model, write_model
-from caspar.colmap.mapping import incremental_mapping
+from caspar.colmap.mapping import (
+    global_mapping,
+    global_positioning,
+    incremental_mapping,
+    rotation_averaging,
+)
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
 from caspar.colmap.priors.positions_file import read_positions
 from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
@@ -44,9 +50,12 @@ __all__ = [
     "TerminationType",
     "bundle_adjustment",
     "covariance",
+    "global_mapping",
+    "global_positioning",
     "incremental_mapping",
     "read_model",
     "read_positions",
+    "rotation_averaging",
     "without_observations",
     "write_model",
 ]

@@ -48,8 +48,12 @@ _COUNTING_OF_PRIORS = (
 )
 
 
-def options_of(given: Any) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
+def options_of(given: Any, usual: Any = None) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
     """Read a `pycolmap.BundleAdjustmentOptions`.
+
+    Args:
+        given: The options.
+        usual: Those of which no warning is issued; None: the defaults.
 
     Returns:
         The options, and a warning for those that have no effect.
@@ -60,13 +64,14 @@ def options_of(given: Any) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
     if not hasattr(given, "ceres"):
         raise OptionError("options of pycolmap before version 4 cannot be read; install pycolmap 4")
     same = {name: getattr(given, name) for name in _SAME_OPTIONS if hasattr(given, name)}
-    solver, usual = given.ceres.solver_options, type(given)().ceres.solver_options
+    usual = type(given)() if usual is None else usual
+    solver, usual_solver = given.ceres.solver_options, usual.ceres.solver_options
     chosen = {}
-    if solver.max_solver_time_in_seconds < usual.max_solver_time_in_seconds:
+    if solver.max_solver_time_in_seconds < usual_solver.max_solver_time_in_seconds:
         chosen["max_time_s"] = solver.max_solver_time_in_seconds
     if solver.function_tolerance > 0:
         chosen["cost_tolerance"] = solver.function_tolerance
-    if solver.initial_trust_region_radius != usual.initial_trust_region_radius:
+    if solver.initial_trust_region_radius != usual_solver.initial_trust_region_radius:
         chosen["initial_damping"] = 1 / solver.initial_trust_region_radius
     options = BundleAdjustmentOptions(
         **same,
@@ -75,7 +80,7 @@ def options_of(given: Any) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
         max_num_iterations=solver.max_num_iterations,
         solve_options=chosen,
     )
-    return options, _without_effect("options", given, _COUNTING)
+    return options, _without_effect("options", given, usual, _COUNTING)
 
 
 def pose_prior_options_of(given: Any) -> tuple[PosePriorOptions, tuple[str, ...]]:
@@ -91,7 +96,7 @@ def pose_prior_options_of(given: Any) -> tuple[PosePriorOptions, tuple[str, ...]
         prior_position_loss_scale=given.ceres.prior_position_loss_scale,
         alignment_max_error=max_error if max_error > 0 else None,
     )
-    return options, _without_effect("pose_prior_options", given, _COUNTING_OF_PRIORS)
+    return options, _without_effect("pose_prior_options", given, type(given)(), _COUNTING_OF_PRIORS)
 
 
 def config_of(given: Any) -> BundleAdjustmentConfig:
@@ -135,13 +140,13 @@ def pose_priors_of(given: Sequence[Any]) -> PosePriors:
     )
 
 
-def _without_effect(name: str, given: Any, counting: Sequence[str]) -> tuple[str, ...]:
+def _without_effect(name: str, given: Any, usual: Any, counting: Sequence[str]) -> tuple[str, ...]:
     """Return a warning that names the options that were changed and do not count."""
-    usual = dict(_flat(type(given)().todict()))
+    before = dict(_flat(usual.todict()))
     changed = [
         f"{option}={value!r}"
         for option, value in _flat(given.todict())
-        if option not in counting and usual.get(option) != value
+        if option not in counting and before.get(option) != value
     ]
     if len(changed) == 0:
         return ()

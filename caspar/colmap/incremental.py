@@ -69,7 +69,7 @@ def models_of(
             f"options is a {type(chosen).__name__}; it must be a "
             "pycolmap.IncrementalPipelineOptions"
         )
-    _check_paths(database_path, image_path, chosen.extract_colors, input_path)
+    check_paths(database_path, image_path, chosen.extract_colors, input_path)
     chosen = pycolmap.IncrementalPipelineOptions(chosen.todict())
     chosen.image_path = os.fspath(image_path)
     if not chosen.check():
@@ -78,7 +78,7 @@ def models_of(
         warn_user("options.mapper.ba_global_ignore_redundant_points3D has no effect")
     models = pycolmap.ReconstructionManager()
     if input_path is not None:
-        with _naming("input_path", input_path):
+        with naming("input_path", input_path):
             models.read(input_path)
     os.makedirs(output_path, exist_ok=True)
     mapping = IncrementalMapping(database_path, chosen, models, backend)
@@ -90,9 +90,9 @@ def models_of(
     return {number: models.get(number) for number in range(models.size())}
 
 
-def mapping_options(**changes: Any) -> Any:
-    """Return a `pycolmap.IncrementalPipelineOptions` with some fields changed."""
-    options = pycolmap.IncrementalPipelineOptions()
+def mapping_options(kind: str, **changes: Any) -> Any:
+    """Return options of a class of pycolmap with some fields changed."""
+    options = getattr(pycolmap, kind)()
     for name, value in changes.items():
         setattr(options, name, value)
     return options
@@ -103,9 +103,10 @@ def log_warnings_only() -> None:
     pycolmap.logging.minloglevel = 1
 
 
-def _check_paths(
+def check_paths(
     database_path: Path, image_path: Path, reads_images: bool, input_path: Path | None
 ) -> None:
+    """Raise InputError, which names the argument, if the database or a folder does not exist."""
     if not os.path.isfile(database_path):
         raise InputError(f"database_path: there is no file {os.fspath(database_path)!r}")
     folders = {"image_path": image_path if reads_images else None, "input_path": input_path}
@@ -120,12 +121,52 @@ def _check_paths(
 
 
 @contextmanager
-def _naming(name: str, path: Path) -> Iterator[None]:
+def naming(name: str, path: Path) -> Iterator[None]:
     """Turn pycolmap's errors of a file or folder into ones that name the argument."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
         raise InputError(f"{name} {os.fspath(path)!r} cannot be read: {error}") from error
+
+
+def refine_everything(
+    mapper: Any,
+    model: Any,
+    triangulation: Any,
+    limits: Any,
+    adjust: Callable[[], bool],
+    *,
+    max_refinements: int,
+    max_change: float,
+    normalizes: bool = True,
+) -> None:
+    """Adjust everything, with new and merged tracks, until little changes.
+
+    Args:
+        mapper: A `pycolmap.IncrementalMapper`.
+        model: Its model.
+        triangulation: A `pycolmap.IncrementalTriangulatorOptions`.
+        limits: A `pycolmap.IncrementalMapperOptions`.
+        adjust: Adjusts everything; whether there was anything to adjust.
+        max_refinements: Adjustments at most.
+        max_change: Share of observations that change, below which it ends.
+        normalizes: Whether the model is brought to its usual place and size after each adjustment.
+    """
+    mapper.complete_and_merge_tracks(triangulation)
+    mapper.retriangulate(triangulation)
+    for _ in range(max_refinements):
+        num_observations = model.compute_num_observations()
+        mapper.observation_manager.filter_observations_with_negative_depth()
+        if not adjust():
+            break
+        if normalizes:
+            model.normalize()
+        num_changed = mapper.complete_and_merge_tracks(triangulation)
+        num_changed += mapper.filter_points(limits)
+        if num_changed < max_change * num_observations or num_observations == 0:
+            break
+    mapper.filter_frames(limits)
+    mapper.clear_modified_points3D()
 
 
 class IncrementalMapping:
@@ -151,7 +192,7 @@ class IncrementalMapping:
         if models.size() > 1:
             raise InputError(f"input_path: it has {models.size()} models; one can be continued")
         with (
-            _naming("database_path", database_path),
+            naming("database_path", database_path),
             pycolmap.Database.open(database_path) as database,
         ):
             self._pipeline = pycolmap.IncrementalPipeline(options, database, models)
@@ -334,6 +375,7 @@ class IncrementalMapping:
             self._triangulate(image_id, triangulation)
         if model.num_points3D() == 0:
             return Status.BAD_INITIAL_PAIR
+        mapper.observation_manager.filter_observations_with_negative_depth()
         self._adjust_all()
         model.normalize()
         mapper.filter_points(limits)
@@ -465,27 +507,20 @@ class IncrementalMapping:
 
     def _refine_all(self) -> None:
         """Adjust everything, with new and merged tracks, until little changes."""
-        mapper, options, limits = self._mapper, self._options, self._limits
-        with phase(f"mapping: {mapper.num_total_reg_images()} images, adjusting all"):
-            mapper.complete_and_merge_tracks(self._triangulation)
-            mapper.retriangulate(self._triangulation)
-            for _ in range(options.ba_global_max_refinements):
-                num_observations = self._model.compute_num_observations()
-                if not self._adjust_all():
-                    break
-                if not self._has_priors():
-                    self._model.normalize()
-                num_changed = mapper.complete_and_merge_tracks(self._triangulation)
-                num_changed += mapper.filter_points(limits)
-                most = options.ba_global_max_refinement_change * num_observations
-                if num_changed < most or num_observations == 0:
-                    break
-            mapper.filter_frames(limits)
-            mapper.clear_modified_points3D()
+        with phase(f"mapping: {self._mapper.num_total_reg_images()} images, adjusting all"):
+            refine_everything(
+                self._mapper,
+                self._model,
+                self._triangulation,
+                self._limits,
+                self._adjust_all,
+                max_refinements=self._options.ba_global_max_refinements,
+                max_change=self._options.ba_global_max_refinement_change,
+                normalizes=not self._has_priors(),
+            )
 
     def _adjust_all(self) -> bool:
         """Adjust everything; whether there was anything to adjust."""
-        self._mapper.observation_manager.filter_observations_with_negative_depth()
         frames = [self._model.frame(one) for one in self._model.reg_frame_ids()]
         config = self._config(image.id for frame in frames for image in frame.image_ids)
         if len(config.images) < 2:

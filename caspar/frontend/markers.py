@@ -5,7 +5,10 @@
 with access patterns instead: `caspar.memory.patterns`.
 """
 
+import math
 from typing import Any, Generic, TypeVar
+
+from caspar.errors import FactorError
 
 T = TypeVar("T")
 
@@ -32,6 +35,33 @@ class TunableUnique(Tunable):
 
 class TunablePair(Tunable):
     """Factor i touches nodes i and i + 1 (annotate `caspar.Pair[Type]`)."""
+
+
+class TunableSequential(Tunable):
+    """Factor i has its own unknown i, which no other factor touches and the residual is linear in.
+
+    The unknown is eliminated before kernels are made: whatever the other unknowns are, it has the
+    value at which the squared residual is least, and that value has a formula. It takes no arrays,
+    no start values and no memory. `Solver.evaluate(arrays).unknowns(factor, argument)` returns its
+    values. `TunableSequential(lower=0.0)` bounds it, if it is the only such scalar of its factor.
+
+    Args:
+        lower: What it must not fall below.
+        upper: What it must not exceed.
+
+    Raises:
+        FactorError: The bounds are no numbers, or leave nothing between them.
+    """
+
+    def __init__(self, *, lower: float = -math.inf, upper: float = math.inf) -> None:
+        for name, bound in (("lower", lower), ("upper", upper)):
+            if not isinstance(bound, int | float) or math.isnan(bound):
+                raise FactorError(f"TunableSequential({name}={bound!r}): it must be a number")
+        if not lower < upper:
+            raise FactorError(
+                f"TunableSequential(lower={lower}, upper={upper}): lower must be below upper"
+            )
+        self.lower, self.upper = float(lower), float(upper)
 
 
 class ConstSequential(Const):

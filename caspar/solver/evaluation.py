@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from caspar.equations.factor_kernels import residual_kernel
 from caspar.equations.parts import FactorPart
+from caspar.frontend.factors.own_unknowns import own_values
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.frontend.precision import TYPES
@@ -43,6 +44,7 @@ class Evaluation:
     losses: Mapping[str, str]
     _residuals: Mapping[str, Floats] = field(repr=False)
     _weights: Mapping[str, Floats] = field(repr=False)
+    _unknowns: Mapping[str, Mapping[str, Floats]] = field(repr=False)
 
     def __post_init__(self) -> None:
         """Let mappings suggest names."""
@@ -84,6 +86,26 @@ class Evaluation:
             InputError: There is no such factor.
         """
         return self._of(self._weights, factor)
+
+    def unknowns(self, factor: str, argument: str) -> Floats:
+        """Return the unknowns that each instance owns: the best ones for the values of all others.
+
+        Args:
+            factor: Its name.
+            argument: An argument that is marked `caspar.TunableSequential`.
+
+        Returns:
+            (m, storage_dim), in the order of the factor's arrays, on the host, in float64.
+
+        Raises:
+            InputError: There is no such factor or argument.
+        """
+        if factor not in self._residuals:
+            raise unknown_name(factor, "factor", self._residuals)
+        found = self._unknowns.get(factor, {})
+        if argument not in found:
+            raise unknown_name(argument, f"TunableSequential argument of factor {factor}", found)
+        return found[argument].copy()
 
     def _of(self, arrays: Mapping[str, Floats], factor: str) -> Floats:
         if factor not in arrays:
@@ -188,7 +210,7 @@ def evaluation(
     if not system.is_mixed:
         found = {one.name: system.findings.residual_rows(one.name) for one in present}
     if not system.communicator.is_first:
-        return Evaluation(costs, {}, {}, {})
+        return Evaluation(costs, {}, {}, {}, {})
     if system.is_mixed:
         found = exact.of(present, problem)
     residuals, weights = {}, {}
@@ -203,7 +225,27 @@ def evaluation(
             if term in constants
         }
         weights[name] = _weights(factor, terms, rows)
-    return Evaluation(costs, loss_names(factors), residuals, weights)
+    return Evaluation(
+        costs, loss_names(factors), residuals, weights, _unknowns(present, problem, exact)
+    )
+
+
+def _unknowns(
+    factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
+) -> dict[str, dict[str, Floats]]:
+    """Unknowns that instances own, by factor and argument."""
+    owners = [own_values(factor) for factor in factors if len(factor.own) > 0]
+    if len(owners) == 0:
+        return {}
+    rows = exact.of(owners, problem)
+    found: dict[str, dict[str, Floats]] = {}
+    for factor in factors:
+        first = 0
+        for source, scalars in factor.own:
+            part = rows[factor.name][:, first : first + len(scalars)]
+            found.setdefault(factor.name, {})[source] = part
+            first += len(scalars)
+    return found
 
 
 def _weights(factor: TracedFactor, terms: Mapping[str, Floats], residuals: Floats) -> Floats:

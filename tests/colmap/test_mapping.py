@@ -16,36 +16,9 @@ from caspar.errors import InputError, OptionError
 from caspar.solver.result.result import SolveStatus
 
 pycolmap = pytest.importorskip("pycolmap")
+scene = importlib.import_module("tests.colmap.scenes").scene
 incremental = importlib.import_module("caspar.colmap.incremental")
 errors = importlib.import_module("benchmarks.mapping").errors
-
-
-def _scene(
-    folder: Path,
-    *,
-    frames: int = 8,
-    points: int = 150,
-    cameras: int = 1,
-    outliers: float = 0.0,
-    lens: tuple[str, list[float]] | None = None,
-) -> tuple[Path, Any]:
-    """A database of a scene with noise, and the true model."""
-    pycolmap.logging.minloglevel = 2
-    pycolmap.set_random_seed(3)
-    options = pycolmap.SyntheticDatasetOptions()
-    options.num_rigs, options.num_cameras_per_rig = 1, cameras
-    options.num_frames_per_rig, options.num_points3D = frames, points
-    options.inlier_match_ratio = 1.0 - outliers
-    if lens is not None:
-        options.camera_model_id = getattr(pycolmap.CameraModelId, lens[0])
-        options.camera_params = lens[1]
-    path = folder / "database.db"
-    with pycolmap.Database.open(path) as database:
-        truth = pycolmap.synthesize_dataset(options, database)
-        noise = pycolmap.SyntheticNoiseOptions()
-        noise.point2D_stddev = 0.5
-        pycolmap.synthesize_noise(noise, truth, database)
-    return path, truth
 
 
 def _options(**changes: Any) -> Any:
@@ -66,7 +39,7 @@ def _options(**changes: Any) -> Any:
     ids=["one camera", "rig", "outliers"],
 )
 def test_models_are_as_good_as_those_of_pycolmap(tmp_path: Path, changes: Any) -> None:
-    database, truth = _scene(tmp_path, **changes)
+    database, truth = scene(tmp_path, **changes)
     own = incremental_mapping(database, tmp_path, tmp_path / "own", _options(), backend="cpu")
     theirs = pycolmap.incremental_mapping(database, tmp_path, tmp_path / "theirs", _options())
     assert len(own) == len(theirs) == 1
@@ -82,7 +55,7 @@ def test_models_are_as_good_as_those_of_pycolmap(tmp_path: Path, changes: Any) -
 def test_lenses_that_two_images_hardly_determine(tmp_path: Path) -> None:
     """Distortion stays within `max_extra_param`: COLMAP drops images of other lenses."""
     lens = [1280.0, 1280.0, 512.0, 384.0, 0.05, *[0.0] * 7]
-    database, truth = _scene(tmp_path, lens=("FULL_OPENCV", lens))
+    database, truth = scene(tmp_path, lens=("FULL_OPENCV", lens))
     models = incremental_mapping(database, tmp_path, tmp_path / "models", _options(), backend="cpu")
     assert models[0].num_reg_images() == truth.num_images()
     rotation, centre = errors(models[0], truth)
@@ -91,7 +64,7 @@ def test_lenses_that_two_images_hardly_determine(tmp_path: Path) -> None:
 
 
 def test_callbacks_and_held_cameras(tmp_path: Path) -> None:
-    database, truth = _scene(tmp_path)
+    database, truth = scene(tmp_path)
     calls: list[str] = []
     options = _options(constant_cameras={1}, ba_refine_focal_length=False)
     models = incremental_mapping(
@@ -109,7 +82,7 @@ def test_callbacks_and_held_cameras(tmp_path: Path) -> None:
 
 
 def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    database, truth = _scene(tmp_path)
+    database, truth = scene(tmp_path)
     options = _options(extract_colors=True, snapshot_frames_freq=3, snapshot_path=tmp_path / "s")
     with pytest.warns(UserWarning, match=r"image '.*' cannot be read: its points have no colours"):
         models = incremental_mapping(database, tmp_path, tmp_path / "out", options, backend="cpu")
@@ -118,7 +91,7 @@ def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 def test_a_model_is_continued(tmp_path: Path) -> None:
-    database, truth = _scene(tmp_path)
+    database, truth = scene(tmp_path)
     names = sorted(one.name for one in truth.images.values())
     part = incremental_mapping(
         database, tmp_path, tmp_path / "part", _options(image_names=names[:5]), backend="cpu"
@@ -136,7 +109,7 @@ def test_a_model_is_continued(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_leaves_what_was_reached(tmp_path: Path) -> None:
-    database, _ = _scene(tmp_path)
+    database, _ = scene(tmp_path)
     calls: list[int] = []
 
     def interrupts() -> None:
@@ -160,7 +133,7 @@ def test_an_interrupt_of_an_adjustment_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The solve of an adjustment ends with a status then."""
-    database, _ = _scene(tmp_path)
+    database, _ = scene(tmp_path)
     calls: list[int] = []
 
     def interrupted(*arguments: Any, **others: Any) -> Any:
@@ -182,7 +155,7 @@ def test_an_interrupt_of_an_adjustment_ends_the_run(
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:
-    database, _ = _scene(tmp_path)
+    database, _ = scene(tmp_path)
     out = tmp_path / "out"
     with pytest.raises(InputError, match="database_path: there is no file"):
         incremental_mapping(tmp_path / "no.db", tmp_path, out, _options())
@@ -208,7 +181,7 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    database, truth = _scene(tmp_path)
+    database, truth = scene(tmp_path)
     out = tmp_path / "models"
     arguments = ["map", str(database), str(out), "--backend", "cpu", "--seed", "1"]
     assert main(arguments) == ExitCode.SUCCESS
@@ -222,7 +195,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_an_interrupted_command_says_what_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database, _ = _scene(tmp_path)
+    database, _ = scene(tmp_path)
 
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt

@@ -37,6 +37,12 @@ def penalised(factor: TracedFactor, kind: ConstraintKind) -> TracedFactor:
             f"constraint {factor.name}, argument {names}: constraints have data of this name; "
             "rename the argument"
         )
+    if len(factor.own) > 0:
+        raise FactorError(
+            f"constraint {factor.name}, argument {factor.own[0][0]}: TunableSequential takes the "
+            "value of the least residual, which no constraint asks for. Make it a node of its own: "
+            "TunableShared, with an index that counts up"
+        )
     if len(factor.unused) == len({node.source for node in factor.nodes}):
         raise FactorError(
             f"constraint {factor.name}: it depends on no unknown, so no solve can meet it"

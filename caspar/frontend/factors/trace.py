@@ -6,7 +6,7 @@ no compiled plan is cached.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin
@@ -29,6 +29,7 @@ from caspar.frontend.markers import (
     Table,
     Tunable,
     TunablePair,
+    TunableSequential,
     TunableShared,
     TunableUnique,
 )
@@ -71,6 +72,7 @@ _KINDS: dict[type[Marker], ArgumentKind] = {
     TunableShared: ArgumentKind.NODE_SHARED,
     TunableUnique: ArgumentKind.NODE_UNIQUE,
     TunablePair: ArgumentKind.NODE_PAIR,
+    TunableSequential: ArgumentKind.CONST_SEQUENTIAL,
     ConstSequential: ArgumentKind.CONST_SEQUENTIAL,
     ConstIndexed: ArgumentKind.CONST_INDEXED,
     ConstUnique: ArgumentKind.CONST_UNIQUE,
@@ -149,6 +151,7 @@ class Argument:
         symbolic: A value of symbols; not the one that the function gets, which may write into it.
         is_narrow: Of constants: whether their array is in the type of storage, if that is another
             one than that of values.
+        own_bounds: Of an unknown that each instance owns, until it is eliminated: its bounds.
     """
 
     name: str
@@ -160,6 +163,7 @@ class Argument:
     node: NodeType | None
     symbolic: Any
     is_narrow: bool = False
+    own_bounds: tuple[float, float] | None = None
 
     @property
     def node_type(self) -> NodeType:
@@ -219,6 +223,8 @@ class TracedFactor:
         lines: Which line of the function each sub-expression comes from.
         loss: What the squared residual costs; None: what it is.
         terms: Weight and parameters of the loss, as constant arguments.
+        own: Unknowns that each instance owns, by name; one expression in the other arguments for
+            each of their scalars. They are no arguments: the residual is that of their best values.
     """
 
     name: str
@@ -228,6 +234,7 @@ class TracedFactor:
     lines: Lines = field(repr=False, compare=False)
     loss: TracedLoss | None = None
     terms: tuple[Argument, ...] = ()
+    own: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
@@ -339,7 +346,7 @@ def _make_argument(
     where = f"{factor.title}, argument {source}"
     name = internal_name(source)
     marker = _marker(where, annotation)
-    kind = next(_KINDS[base] for base in marker.__mro__ if base in _KINDS)
+    kind = next(_KINDS[base] for base in type(marker).__mro__ if base in _KINDS)
     declared = get_args(annotation)[0]
     if kind is ArgumentKind.NODE_PAIR:
         if get_origin(declared) is not Pair:
@@ -368,10 +375,12 @@ def _make_argument(
         raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
     symbolic = argument_value(factor, declared, source, taken)
     made = _one_argument(factor, name, source, kind, False, declared, symbolic)
+    if isinstance(marker, TunableSequential):
+        made = replace(made, own_bounds=(marker.lower, marker.upper))
     return [made], made.symbolic
 
 
-def _marker(where: str, annotation: Any) -> type[Marker]:
+def _marker(where: str, annotation: Any) -> Marker:
     allowed = ", ".join(kind.__name__ for kind in (*_KINDS, ConstShared))
     if get_origin(annotation) is not Annotated:
         raise FactorError(f"{where}: has no marker; write Annotated[Type, Marker] with {allowed}")
@@ -382,12 +391,13 @@ def _marker(where: str, annotation: Any) -> type[Marker]:
             f"factor take one of {allowed}"
         )
     markers = [
-        item if isinstance(item, type) else type(item) for item in markers_in(annotation, Marker)
+        item() if isinstance(item, type) else item for item in markers_in(annotation, Marker)
     ]
-    if len(markers) != 1 or markers[0] in (Marker, Tunable, Const):
-        found = ", ".join(marker.__name__ for marker in markers) or "none"
+    if len(markers) != 1 or type(markers[0]) in (Marker, Tunable, Const):
+        found = ", ".join(map(marker_name, markers)) or "none"
         raise FactorError(f"{where}: needs exactly one marker of {allowed}; found {found}")
-    return markers[0]
+    marker: Marker = markers[0]
+    return marker
 
 
 def _one_argument(

@@ -140,7 +140,7 @@ class ConstrainedProblems:
             else:
                 residuals[name], weights[name] = found.residuals(name), found.weights(name)
         costs = {name: cost for name, cost in found.costs.items() if name not in self.kinds}
-        return Evaluation(costs, found.losses, residuals, weights)
+        return replace(found, costs=costs, _residuals=residuals, _weights=weights)
 
     def on_host(self, problem: Problem) -> dict[str, Floats]:
         """Values by node type, on the host."""

@@ -1,0 +1,326 @@
+"""Global positioning: centres of all frames and all points at once, rotations being known.
+
+Input: a `pycolmap.Reconstruction` with rotations and tracks. Output: it has positions and points.
+Each observation has an unknown of its own, its depth or scale, which is eliminated inside the
+factor (`caspar.TunableSequential`). Two problems are solved:
+
+* *Depths*: point - centre = depth * ray, with a depth of at least 1. The residual is convex in
+  centres and points (Ozyesil and Singer, 2015), so any start will do: all are at the origin.
+* *Scales*: ray = scale * (point - centre), whose residual is the sine of an angle, as in GLOMAP
+  (Pan et al., 2024), from where the first one ended.
+
+Only `caspar.colmap.mapping` and the global mapper import this module: it needs pycolmap.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+
+import numpy as np
+import symforce.symbolic as sf
+from numpy.typing import NDArray
+
+from caspar.colmap.model import NO_POINT, Model, owners_of
+from caspar.colmap.pycolmap_objects import model_of
+from caspar.errors import MissingPackageError, OptionError
+from caspar.frontend.factors.factor import Factor, factor
+from caspar.frontend.markers import (
+    ConstSequential,
+    TunableSequential,
+    TunableShared,
+    TunableUnique,
+)
+from caspar.io.rotations import rotate
+from caspar.loss import Huber
+from caspar.options import BackendChoice
+from caspar.progress import phase
+from caspar.solver.solver import Solver
+
+try:
+    import pycolmap
+except ImportError as error:
+    raise MissingPackageError("caspar.colmap's mapper", "pycolmap", "colmap") from error
+
+LEAST_SCALE = 1e-5
+"""Of an observation, as in COLMAP: a point is before its camera."""
+
+UNCALIBRATED_WEIGHT = 0.5
+"""Of observations by cameras whose focal length is a guess, as in COLMAP."""
+
+DEPTHS_TOLERANCE, SCALES_TOLERANCE = 1e-5, 1e-7
+"""Relative decreases of the cost at which solves end: the first one only makes a start."""
+
+MAX_ITERATIONS = 200
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Center(sf.V3):
+    """Origin of a frame's rig in the world."""
+
+
+class Landmark(sf.V3):
+    """A point."""
+
+
+class RigScale(sf.V1):
+    """Units of the first problem in one unit of the rigs."""
+
+
+@factor(loss=Huber)
+def depths(
+    center: Annotated[Center, TunableShared],
+    point: Annotated[Landmark, TunableShared],
+    ray: Annotated[sf.V3, ConstSequential],
+    depth: Annotated[sf.Scalar, TunableSequential(lower=1.0)],
+) -> Any:
+    """Where a point is along a ray, in units in which the nearest point is 1 away."""
+    return point - center - depth * ray
+
+
+@factor(loss=Huber)
+def rig_depths(
+    center: Annotated[Center, TunableShared],
+    point: Annotated[Landmark, TunableShared],
+    rig_scale: Annotated[RigScale, TunableUnique],
+    ray: Annotated[sf.V3, ConstSequential],
+    offset: Annotated[sf.V3, ConstSequential],
+    depth: Annotated[sf.Scalar, TunableSequential(lower=1.0)],
+) -> Any:
+    """The same for a camera that is not at the origin of its rig."""
+    return point - center - rig_scale[0] * offset - depth * ray
+
+
+@factor(loss=Huber)
+def scales(
+    center: Annotated[Center, TunableShared],
+    point: Annotated[Landmark, TunableShared],
+    ray: Annotated[sf.V3, ConstSequential],
+    offset: Annotated[sf.V3, ConstSequential],
+    scale: Annotated[sf.Scalar, TunableSequential(lower=LEAST_SCALE)],
+) -> Any:
+    """Between a ray of length 1 and the direction of a point."""
+    return ray - scale * (point - center - offset)
+
+
+@dataclass(frozen=True)
+class Sights:
+    """Observations that take part, and what they are of.
+
+    Attributes:
+        frames: Ids of the frames that see something.
+        rotations: (n, 4) of these frames' rigs from the world, x y z w.
+        centers: (n, 3) the start.
+        points: Ids of points.
+        xyz: (k, 3) the start.
+        center_of: (m,) rows of frames.
+        point_of: (m,) rows of points.
+        rays: (m, 3) in the world, of length 1.
+        offsets: (m, 3) the camera's centre less the rig's, in the world.
+        weights: (m,).
+    """
+
+    frames: Integers
+    rotations: Floats
+    centers: Floats
+    points: Integers
+    xyz: Floats
+    center_of: Integers
+    point_of: Integers
+    rays: Floats
+    offsets: Floats
+    weights: Floats
+
+
+def position(
+    options: Any, pose_graph: Any, reconstruction: Any, backend: str | BackendChoice
+) -> bool:
+    """See `caspar.colmap.global_positioning`."""
+    chosen = pycolmap.GlobalPositionerOptions() if options is None else options
+    if not isinstance(chosen, pycolmap.GlobalPositionerOptions):
+        raise OptionError(
+            f"options is a {type(chosen).__name__}; it must be a pycolmap.GlobalPositionerOptions"
+        )
+    if not chosen.optimize_scales:
+        raise OptionError("optimize_scales=False: scales are eliminated, and cannot be held")
+    if _has_unknown_sensors(reconstruction):
+        return bool(pycolmap.run_global_positioning(chosen, pose_graph, reconstruction))
+    seen = sights_of(reconstruction, chosen.min_num_view_per_track)
+    if len(seen.rays) == 0:
+        return False
+    centers, xyz = _solved(seen, chosen, backend)
+    by_id = reconstruction.points3D
+    for point_id, place in zip(seen.points.tolist(), xyz, strict=True):
+        by_id[point_id].xyz = place
+    translations = -rotate(seen.rotations, centers)
+    for frame_id, rotation, translation in zip(
+        seen.frames.tolist(), seen.rotations, translations, strict=True
+    ):
+        pose = pycolmap.Rigid3d(pycolmap.Rotation3d(rotation), translation)
+        reconstruction.frame(frame_id).rig_from_world = pose
+    for frame_id in set(reconstruction.reg_frame_ids()).difference(seen.frames.tolist()):
+        reconstruction.deregister_frame(frame_id)
+    return True
+
+
+def _has_unknown_sensors(reconstruction: Any) -> bool:
+    """Whether the position of a camera in its rig is unknown."""
+    return any(
+        sensor.type == pycolmap.SensorType.CAMERA
+        and (pose is None or bool(np.isnan(pose.translation).any()))
+        for rig in reconstruction.rigs.values()
+        for sensor, pose in rig.non_ref_sensors.items()
+    )
+
+
+def sights_of(reconstruction: Any, min_views: int) -> Sights:
+    """Collect observations of points that enough registered images see.
+
+    Args:
+        reconstruction: A `pycolmap.Reconstruction`; positions of frames may be NaN.
+        min_views: Observations of a point.
+    """
+    model = model_of(reconstruction)
+    images = model.images
+    owners = owners_of(images.offsets)
+    poses = {
+        one: _pose(reconstruction.image(one))
+        for one in images.ids.tolist()
+        if reconstruction.image(one).has_pose
+    }
+    is_posed = np.isin(images.ids, list(poses))
+    rows = np.flatnonzero((images.point_ids != NO_POINT) & is_posed[owners])
+    rays = _rays(reconstruction, model, owners[rows], rows)
+    rows, rays = rows[np.isfinite(rays).all(axis=1)], rays[np.isfinite(rays).all(axis=1)]
+    _, places, counts = np.unique(images.point_ids[rows], return_inverse=True, return_counts=True)
+    is_long = counts[places] >= min_views
+    rows, rays = rows[is_long], rays[is_long]
+    points, point_of = np.unique(images.point_ids[rows], return_inverse=True)
+    used, image_of = np.unique(owners[rows], return_inverse=True)
+    at = [poses[one] for one in images.ids[used].tolist()]
+    frames, frame_of = np.unique([one.frame_id for one in at], return_inverse=True)
+    turns = np.array([one.rig_from_world for one in at]).reshape(-1, 4)
+    world_from_camera = np.array([one.world_from_camera for one in at]).reshape(-1, 4)
+    offsets = np.array([one.offset for one in at]).reshape(-1, 3)
+    centers = np.array([one.center for one in at]).reshape(-1, 3)
+    weights = np.array([one.weight for one in at])
+    first = np.unique(frame_of, return_index=True)[1]
+    return Sights(
+        frames=frames,
+        rotations=turns[first],
+        centers=centers[first],
+        points=points,
+        xyz=model.points.xyz[np.searchsorted(model.points.ids, points)],
+        center_of=frame_of[image_of],
+        point_of=point_of,
+        rays=rotate(world_from_camera[image_of], rays),
+        offsets=offsets[image_of],
+        weights=weights[image_of],
+    )
+
+
+@dataclass(frozen=True)
+class _Pose:
+    """Of one image; see `Sights`."""
+
+    frame_id: int
+    rig_from_world: Floats
+    world_from_camera: Floats
+    center: Floats
+    offset: Floats
+    weight: float
+
+
+def _pose(image: Any) -> _Pose:
+    rig_from_world = image.frame.rig_from_world
+    turn = np.asarray(rig_from_world.rotation.quat, np.float64)
+    back = rig_from_world.rotation.inverse()
+    offset, world_from_camera = np.zeros(3), back
+    if not image.is_ref_in_frame():
+        sensor = image.frame.rig.sensor_from_rig(image.camera.sensor_id)
+        inner = sensor.rotation.inverse()
+        offset = -(back * (inner * sensor.translation))
+        world_from_camera = back * inner
+    weight = 1.0 if image.camera.has_prior_focal_length else UNCALIBRATED_WEIGHT
+    center = -(back * rig_from_world.translation)
+    quaternion = np.asarray(world_from_camera.quat, np.float64)
+    return _Pose(image.frame_id, turn, quaternion, center, offset, weight)
+
+
+def _rays(reconstruction: Any, model: Model, owners: Integers, rows: Integers) -> Floats:
+    """Of keypoints in their cameras, of length 1; NaN where a lens has none: (m, 3)."""
+    rays = np.empty((len(rows), 3))
+    cuts = np.flatnonzero(np.diff(owners)) + 1
+    pieces = np.split(np.arange(len(rows)), cuts) if len(rows) > 0 else []
+    for piece in pieces:
+        image = reconstruction.image(int(model.images.ids[owners[piece[0]]]))
+        pixels = np.ascontiguousarray(model.images.keypoints[rows[piece]])
+        rays[piece] = image.camera.cam_ray_from_img(pixels)
+    return rays
+
+
+def _solved(seen: Sights, options: Any, backend: str | BackendChoice) -> tuple[Floats, Floats]:
+    """Centres of frames and points."""
+    fixed = {}
+    if not options.optimize_positions:
+        fixed["Center"] = np.ones(len(seen.centers), bool)
+    if not options.optimize_points:
+        fixed["Landmark"] = np.ones(len(seen.xyz), bool)
+    arrays: dict[str, Any] = {
+        "Center": seen.centers,
+        "Landmark": seen.xyz,
+        "scales": {
+            "center": seen.center_of,
+            "point": seen.point_of,
+            "ray": seen.rays,
+            "offset": seen.offsets,
+            "weight": seen.weights,
+            "loss_scale": options.loss_function_scale,
+        },
+    }
+    sizes = f"{len(seen.centers)} frames and {len(seen.xyz)} points"
+    is_free = options.optimize_positions and options.optimize_points
+    if is_free and (options.generate_random_positions or options.generate_random_points):
+        with phase(f"positioning {sizes}: depths"):
+            arrays |= _start(seen, options.loss_function_scale, backend)
+    with phase(f"positioning {sizes}: scales"):
+        result = _solver(scales, backend).solve(
+            arrays,
+            fixed=fixed or None,
+            max_iterations=MAX_ITERATIONS,
+            cost_tolerance=SCALES_TOLERANCE,
+            verbose=False,
+        )
+    return np.asarray(result.values["Center"]), np.asarray(result.values["Landmark"])
+
+
+def _start(seen: Sights, loss_scale: float, backend: str | BackendChoice) -> dict[str, Floats]:
+    """Centres and points of the convex problem."""
+    arrays: dict[str, Any] = {
+        "Center": np.zeros_like(seen.centers),
+        "Landmark": np.zeros_like(seen.xyz),
+    }
+    data = {
+        "center": seen.center_of,
+        "point": seen.point_of,
+        "ray": seen.rays,
+        "weight": seen.weights,
+        "loss_scale": loss_scale,
+    }
+    has_offsets = bool(np.any(seen.offsets))
+    if has_offsets:
+        arrays |= {"RigScale": np.ones((1, 1)), "rig_depths": {**data, "offset": seen.offsets}}
+    else:
+        arrays["depths"] = data
+    result = _solver(rig_depths if has_offsets else depths, backend).solve(
+        arrays, max_iterations=MAX_ITERATIONS, cost_tolerance=DEPTHS_TOLERANCE, verbose=False
+    )
+    rig_scale = float(result.values["RigScale"][0, 0]) if has_offsets else 1.0
+    unit = rig_scale if rig_scale > 0.0 else 1.0
+    return {name: np.asarray(result.values[name]) / unit for name in ("Center", "Landmark")}
+
+
+@lru_cache(maxsize=6)
+def _solver(one: Factor, backend: str | BackendChoice) -> Solver:
+    return Solver(one, backend=backend, precision="float64")
