@@ -235,3 +235,33 @@ def test_beside_a_constraint() -> None:
     rays = given["sight"]["ray"]
     ways = given["sight"]["point"] - result.values["Center"]
     assert_allclose(depths[:, 0], np.clip(np.sum(rays * ways, axis=1), 1.0, 4.0), atol=1e-9)
+
+
+def test_live_problems_and_gradients() -> None:
+    class Place(sf.V3):
+        """A camera of several."""
+
+    @caspar.factor
+    def seen(
+        place: Annotated[Place, caspar.TunableShared],
+        ray: Annotated[sf.V3, caspar.ConstSequential],
+        point: Annotated[sf.V3, caspar.ConstSequential],
+        depth: Annotated[sf.Scalar, caspar.TunableSequential(lower=1.0)],
+    ) -> sf.V3:
+        return point - place - depth * ray
+
+    data = _sights(30)["sight"]
+    problem = caspar.Problem([seen], backend="cpu")
+    (place,) = problem.add_nodes("Place", np.zeros((1, 3)))
+    problem.add_factors("seen", {"place": np.full(30, place), **data})
+    problem.solve()
+    solver = caspar.Solver(seen, backend="cpu", precision="float64")
+    given = {"Place": np.zeros((1, 3)), "seen": {"place": np.zeros(30, int), **data}}
+    result = solver.solve(given)
+    assert_allclose(problem.values["Place"], result.values["Place"], atol=1e-6)
+    slope = solver.gradient(result, {"Place": [[1.0, 0.0, 0.0]]})["seen"]["point"]
+    moved = data["point"].copy()
+    moved[4, 1] += 1e-5
+    other = solver.solve({**given, "seen": {**given["seen"], "point": moved}})
+    found = (other.values["Place"] - result.values["Place"])[0, 0] / 1e-5
+    assert_allclose(slope[4, 1], found, atol=1e-5)
