@@ -173,15 +173,22 @@ def test_mypy_sees_wrong_choices(tmp_path: Path) -> None:
     assert [line.strip() for line in unseen] == ["result = solver.solve(arrays)", 'print("never")']
 
 
-def test_mypy_accepts_a_program(tmp_path: Path) -> None:
-    """With the settings that the manual names."""
+@pytest.mark.parametrize("is_manual", [False, True], ids=["a program", "the manual"])
+def test_mypy_accepts(tmp_path: Path, is_manual: bool) -> None:
+    """Strictly a program that has all of the interface, and all programs of the manual."""
     pytest.importorskip("mypy")
     (settings,) = blocks(PAGE, "toml")
-    (tmp_path / "pyproject.toml").write_text(settings.text, encoding="utf-8")
-    shutil.copy(PROGRAM, tmp_path / "program.py")
-    command = ["-m", "mypy", "--follow-imports=silent", "--cache-dir", os.devnull, "program.py"]
+    text = settings.text.replace("strict = true", "") if is_manual else settings.text
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    if is_manual:
+        _write_programs(tmp_path)
+    else:
+        shutil.copy(PROGRAM, tmp_path / "program.py")
+    command = ["-m", "mypy", "--follow-imports=silent", "--cache-dir", os.devnull]
+    # SciPy has its types in a package of its own
+    command += ["--scripts-are-modules", "--ignore-missing-imports"]
     done = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, *command, *sorted(one.name for one in tmp_path.glob("*.py"))],
         cwd=tmp_path,
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
