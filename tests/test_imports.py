@@ -65,6 +65,7 @@ PARTS = {
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss factors",
+    "curves": "errors options frontend batch loss",
     "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
     " frontend equations codegen runtime driver tracing solver io initialize factors cameras",
     "sfm": "errors io cameras colmap",
@@ -199,8 +200,8 @@ THIRD_PARTY = {
     "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph scene",
-    "sympy": "frontend",
+    "symforce": "frontend bundle_adjustment cameras factors loss colmap curves pose_graph scene",
+    "sympy": "frontend curves",
     "threadpoolctl": "runtime",
     "torch": "torch",
     "typing_extensions": "solver live",

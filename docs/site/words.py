@@ -13,6 +13,7 @@ WORDS = {
     "docs/guide/caches": ("cache", "compile time", "cold start"),
     "docs/guide/colmap": (
         *("GPS", "bundle adjustment", "intrinsics", "mapper", "incremental mapping"),
+        *("global mapping", "GLOMAP", "rotation averaging", "hloc"),
         "structure from motion",
     ),
     "docs/guide/constraints": ("constraint", "equality constraint", "inequality"),
@@ -31,7 +32,7 @@ WORDS = {
         "confidence interval",
         "correlation",
     ),
-    "docs/guide/curve_fitting": ("curve fitting", "curve_fit", "lmfit"),
+    "docs/guide/curve_fitting": ("curve fitting", "curve_fit", "lmfit", "astropy"),
     "docs/guide/devices": ("multi-GPU", "several GPUs", "NCCL", "MPI"),
     "docs/guide/factor_library": ("prior", "IMU", "preintegration", "between factor", "library"),
     "docs/guide/factors": (
@@ -42,6 +43,7 @@ WORDS = {
         "tangent space",
         "rotation",
         "marker",
+        "variable projection",
     ),
     "docs/guide/fixed": ("fixed", "fix first camera", "constant", "hold", "gauge", "freeze"),
     "docs/guide/gradients": ("torch", "PyTorch", "JAX", "differentiable", "backward"),
