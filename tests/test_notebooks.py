@@ -18,8 +18,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
 NAMES = (
     *("bundle_adjustment", "calibration_errors", "camera_calibration", "camera_prototype"),
-    *("colmap_model", "compiler_passes", "curve_fitting", "differentiable_calibration"),
-    *("hand_eye", "inertial_navigation"),
+    *("colmap_model", "compiler_passes", "curve_fitting", "database_to_model"),
+    *("differentiable_calibration", "hand_eye", "inertial_navigation"),
     *("inverse_kinematics", "kernel_example", "learned_noise", "localisation"),
     *("multiple_factors", "outliers"),
     *("picture_in_map", "point_cloud", "pose_graph", "pose_graph_3d", "pose_graph_ellipses"),

@@ -123,6 +123,12 @@ def test_positions_of_a_scene(tmp_path: Path, cameras: int) -> None:
     assert gaps[0] <= 1.01 * gaps[1] + 1e-5
 
 
+def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    example = importlib.import_module("examples.database_to_model")
+    assert all(median < 0.002 for median in example.main().values())
+    assert "all at once: 20 pictures, 400 points" in capsys.readouterr().out
+
+
 def test_two_scenes_give_two_models(tmp_path: Path) -> None:
     """Images that no match connects to the first model make the next one."""
     database, truth = scene(tmp_path, frames=12)
