@@ -209,7 +209,15 @@ class GlobalMapping:
         )
         for warning in warnings:
             warn_user(warning)
-        self._adjustment = replace(adjustment, backend=backend)
+        # COLMAP triangulates nothing with a lens out of these ranges
+        limits = self._options.get_retriangulation()
+        self._adjustment = replace(
+            adjustment,
+            min_focal_length_ratio=limits.min_focal_length_ratio,
+            max_focal_length_ratio=limits.max_focal_length_ratio,
+            max_extra_param=limits.max_extra_param,
+            backend=backend,
+        )
 
     def run(self, pose_graph: Any) -> bool:
         """Make the model; whether that was possible.

@@ -60,6 +60,18 @@ def test_models_are_as_good_as_those_of_pycolmap(tmp_path: Path, changes: Any) -
     assert written.num_points3D() == own[0].num_points3D()
 
 
+def test_lenses_with_parameters_that_a_scene_hardly_determines(tmp_path: Path) -> None:
+    """Distortion stays within the triangulation's `max_extra_param`: COLMAP has no model then."""
+    lens = [1280.0, 1280.0, 512.0, 384.0, 0.02, 0.005, 0.0, 0.0]
+    database, truth = scene(tmp_path, lens=("OPENCV_FISHEYE", lens), cameras=2, frames=6)
+    models = global_mapping(database, "", tmp_path / "out", _options(), backend="cpu")
+    assert models[0].num_reg_images() == truth.num_images()
+    assert np.abs(models[0].camera(1).params[4:]).max() <= 1.0
+    rotation, centre = errors(models[0], truth)
+    assert rotation < 0.1
+    assert centre < 0.01
+
+
 def _turn_from(model: Any, truth: Any) -> float:
     """Largest angle in degrees between rotations, after the best common rotation of the world."""
     found, true = [], []
