@@ -15,6 +15,7 @@ def scene(
     outliers: float = 0.0,
     lens: tuple[str, list[float]] | None = None,
     is_calibrated: bool = True,
+    has_gravity: bool = False,
 ) -> tuple[Path, Any]:
     """A database of a scene with noise, and the true model."""
     pycolmap.logging.minloglevel = 2
@@ -23,6 +24,7 @@ def scene(
     options.num_rigs, options.num_cameras_per_rig = 1, cameras
     options.num_frames_per_rig, options.num_points3D = frames, points
     options.camera_has_prior_focal_length = is_calibrated
+    options.prior_gravity = has_gravity
     options.inlier_match_ratio = 1.0 - outliers
     if lens is not None:
         options.camera_model_id = getattr(pycolmap.CameraModelId, lens[0])

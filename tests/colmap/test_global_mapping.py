@@ -72,6 +72,24 @@ def test_lenses_with_parameters_that_a_scene_hardly_determines(tmp_path: Path) -
     assert centre < 0.01
 
 
+@pytest.mark.parametrize("has_gravity", [False, True], ids=["unknown sensor poses", "gravity"])
+def test_what_pycolmap_does_itself(tmp_path: Path, has_gravity: bool) -> None:
+    database, truth = scene(tmp_path, cameras=2, frames=6, has_gravity=has_gravity)
+    options = _options()
+    options.mapper.rotation_averaging.use_gravity = has_gravity
+    if not has_gravity:
+        with pycolmap.Database.open(database) as opened:
+            for rig in opened.read_all_rigs():
+                for sensor in list(rig.non_ref_sensors):
+                    rig.set_sensor_from_rig(sensor, None)
+                opened.update_rig(rig)
+    models = global_mapping(database, "", tmp_path / "out", options, backend="cpu")
+    assert models[0].num_reg_images() == truth.num_images()
+    rotation, centre = errors(models[0], truth)
+    assert rotation < 0.1
+    assert centre < 0.01
+
+
 def _turn_from(model: Any, truth: Any) -> float:
     """Largest angle in degrees between rotations, after the best common rotation of the world."""
     found, true = [], []
