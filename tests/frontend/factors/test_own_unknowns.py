@@ -10,6 +10,7 @@ from scipy.optimize import least_squares
 
 import caspar
 from caspar.errors import FactorError, InputError
+from tests.harness_backend import HarnessBackend
 
 
 class Center(sf.V3):
@@ -82,6 +83,18 @@ def test_a_bounded_scalar(precision: Any) -> None:
     assert_allclose(
         found.residuals("sight"), points - result.values["Center"] - depths * rays, atol=1e-5
     )
+
+
+def test_cuda_text() -> None:
+    """Run on the simulated GPU, as on the CPU."""
+    given = _sights()
+    wanted = caspar.Solver(sight, backend="cpu", precision="float64").solve(given)
+    solver = caspar.Solver(sight, backend=HarnessBackend(), precision="float64")
+    found = solver.solve(given)
+    assert_allclose(found.values["Center"], wanted.values["Center"], atol=1e-9)
+    depths = solver.evaluate({**given, **found.values}).unknowns("sight", "depth")
+    assert depths.min() == 1.0
+    assert depths.max() == 4.0
 
 
 def test_several_of_them() -> None:
