@@ -11,12 +11,14 @@ Both sides of a choice are computed; what a constant condition leaves out is not
 """
 
 import ast
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import reduce
+from threading import Lock
 from types import ModuleType, SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from caspar.ir.ops import OP_INFO, Op
 from caspar.ir.scalar import Scalar
@@ -24,8 +26,33 @@ from caspar.ir.scalar import Scalar
 LARGEST = math.nextafter(math.inf, 0.0)
 """Comparisons with it are false for infinity and NaN."""
 
+MAX_TRIALS = 10
+"""Of making a tree while other libraries' threads make some."""
+
+_making = Lock()
+
+_Made = TypeVar("_Made")
+
 _Value: TypeAlias = Any
 """A `Scalar`, or what Python computes with, if it is known while the text is traced."""
+
+
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a program."""
+    return one_at_a_time(lambda: ast.parse(text))
+
+
+def one_at_a_time(make: Callable[[], _Made]) -> _Made:
+    """Make a syntax tree, or something of one, while no other thread does.
+
+    Python 3.11 counts how deep trees are for all threads together, and raises SystemError if two
+    threads make trees at once (python/cpython#106905). Other libraries may make some, too.
+    """
+    with _making:
+        for _ in range(MAX_TRIALS - 1):
+            with contextlib.suppress(SystemError):
+                return make()
+        return make()
 
 
 def traced(module: ModuleType, names: Mapping[str, object]) -> SimpleNamespace:
@@ -35,9 +62,9 @@ def traced(module: ModuleType, names: Mapping[str, object]) -> SimpleNamespace:
         module: Its source is read.
         names: Globals of the module that mean something else in the graph.
     """
-    tree = ast.fix_missing_locations(_Tracing().visit(ast.parse(inspect.getsource(module))))
+    tree = ast.fix_missing_locations(_Tracing().visit(parsed(inspect.getsource(module))))
     scope = {**vars(module), **_FUNCTIONS}
-    exec(compile(tree, str(module.__file__), "exec"), scope)
+    exec(one_at_a_time(lambda: compile(tree, str(module.__file__), "exec")), scope)
     scope |= {**_FUNCTIONS, **names}  # instead of what the text has imported
     return SimpleNamespace(**scope)
 

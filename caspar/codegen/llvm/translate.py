@@ -22,6 +22,7 @@ from typing import Any
 from caspar.codegen.llvm.functions import BITS, FUNCTIONS, INTRINSICS, LIBM, SUFFIX
 from caspar.codegen.llvm.instructions import Instructions, Value, literal, quoted
 from caspar.errors import CompileError
+from caspar.ir.traced import parsed
 
 Call = Callable[[Instructions, Sequence[Value], str], Value]
 """Writes a call with operands and a hint for the name of its result."""
@@ -197,7 +198,7 @@ def llvm_module(text: str, symbol: str) -> str:
     Raises:
         CompileError: The text holds something that kernels do not have.
     """
-    *constants, definition = ast.parse(text).body
+    *constants, definition = parsed(text).body
     if not isinstance(definition, ast.FunctionDef):
         raise _unknown(definition)
     translator = _Translator()
