@@ -17,7 +17,7 @@ import numpy as np
 import pycolmap
 
 import caspar.colmap
-from benchmarks.mapping import errors
+from benchmarks.mapping import errors, scene
 from benchmarks.report import environment
 
 MAPPINGS = ((30, 1, 1000, 1.0), (30, 2, 1000, 0.9), (100, 1, 300, 1.0), (200, 1, 300, 1.0))
@@ -35,26 +35,6 @@ POSITIONING_HEADING = (
     "| frames, points | by | centre, median | centre, largest | s | times caspar's |\n|---|---|"
     + "--:|" * 4
 )
-
-
-def scene(frames: int, cameras: int, points: int, right: float, path: Path | None) -> Any:
-    """The true model; a database of what its images show goes to the path."""
-    pycolmap.set_random_seed(1)
-    options = pycolmap.SyntheticDatasetOptions()
-    options.num_rigs, options.num_cameras_per_rig = 1, cameras
-    options.num_frames_per_rig, options.num_points3D = frames, points
-    options.inlier_match_ratio = right
-    options.camera_has_prior_focal_length = True
-    noise = pycolmap.SyntheticNoiseOptions()
-    noise.point2D_stddev = 0.7
-    if path is None:
-        truth = pycolmap.synthesize_dataset(options)
-        pycolmap.synthesize_noise(noise, truth)
-        return truth
-    with pycolmap.Database.open(path) as database:
-        truth = pycolmap.synthesize_dataset(options, database)
-        pycolmap.synthesize_noise(noise, truth, database)
-    return truth
 
 
 def in_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, tuple[Any, float]]:
@@ -79,9 +59,17 @@ def mapping_options() -> Any:
 
 def mapping_rows(size: tuple[int, int, int, float], backend: str) -> list[str]:
     """Rows of whole mappings."""
+    frames, cameras, points, right = size
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "database.db"
-        truth = scene(*size, path)
+        truth = scene(
+            path,
+            frames,
+            points,
+            num_cameras_per_rig=cameras,
+            inlier_match_ratio=right,
+            camera_has_prior_focal_length=True,
+        )
         found = in_turns(
             {
                 "caspar": lambda: caspar.colmap.global_mapping(
@@ -131,7 +119,7 @@ def centre_errors(model: Any, truth: Any) -> tuple[float, float]:
 def positioning_rows(size: tuple[int, int], backend: str) -> list[str]:
     """Rows of positioning alone."""
     frames, points = size
-    truth = scene(frames, 1, points, 1.0, None)
+    truth = scene(None, frames, points, camera_has_prior_focal_length=True)
     options = pycolmap.GlobalPositionerOptions()
     options.random_seed, options.use_parameter_block_ordering = 1, True
 

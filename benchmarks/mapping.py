@@ -53,19 +53,34 @@ def with_ceres(model: Any, options: Any, config: Any, **priors: Any) -> Any:
 ADJUSTERS: dict[str, Adjust] = {"caspar": adjust_in_place, "Ceres": with_ceres}
 
 
-def scene(frames: int, points: int, folder: Path) -> tuple[Path, Any]:
-    """A database, and the true model."""
-    pycolmap.set_random_seed(1)
+def scene(
+    path: Path | None, frames: int, points: int, *, noise: float = 0.7, seed: int = 1, **others: Any
+) -> Any:
+    """The true model of a synthetic scene; a database of what its images show goes to the path.
+
+    Args:
+        path: None: no database.
+        frames: Of one rig, which has one camera unless others say so.
+        points: Every image sees all of them.
+        noise: Standard deviation of keypoints in pixels.
+        seed: Of the random draws.
+        others: Further fields of `pycolmap.SyntheticDatasetOptions`.
+    """
+    pycolmap.set_random_seed(seed)
     options = pycolmap.SyntheticDatasetOptions()
-    options.num_rigs, options.num_cameras_per_rig = 1, 1
-    options.num_frames_per_rig, options.num_points3D = frames, points
-    path = folder / "database.db"
+    fields = {"num_rigs": 1, "num_cameras_per_rig": 1, **others}
+    for name, value in {**fields, "num_frames_per_rig": frames, "num_points3D": points}.items():
+        setattr(options, name, value)
+    of_keypoints = pycolmap.SyntheticNoiseOptions()
+    of_keypoints.point2D_stddev = noise
+    if path is None:
+        truth = pycolmap.synthesize_dataset(options)
+        pycolmap.synthesize_noise(of_keypoints, truth)
+        return truth
     with pycolmap.Database.open(path) as database:
         truth = pycolmap.synthesize_dataset(options, database)
-        noise = pycolmap.SyntheticNoiseOptions()
-        noise.point2D_stddev = 0.7
-        pycolmap.synthesize_noise(noise, truth, database)
-    return path, truth
+        pycolmap.synthesize_noise(of_keypoints, truth, database)
+    return truth
 
 
 def once(database: Path, adjust: Adjust, backend: str) -> tuple[Any, float, float, int]:
@@ -118,7 +133,8 @@ def main() -> None:
     print(HEADING)
     for frames, points in SCENES:
         with tempfile.TemporaryDirectory() as folder:
-            database, truth = scene(frames, points, Path(folder))
+            database = Path(folder) / "database.db"
+            truth = scene(database, frames, points)
             runs: dict[str, list[tuple[Any, float, float, int]]] = {name: [] for name in ADJUSTERS}
             for _ in range(RUNS):
                 for name, adjust in ADJUSTERS.items():

@@ -161,6 +161,21 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{name}", value
 
 
+def options_given(given: Any, kind: type) -> Any:
+    """Options of a class of pycolmap; None: the defaults.
+
+    Raises:
+        OptionError: They are something else.
+    """
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise OptionError(
+            f"options is a {type(given).__name__}; it must be a pycolmap.{kind.__name__}"
+        )
+    return given
+
+
 def model_given(given: Any) -> Model:
     """Read a folder or a `pycolmap.Reconstruction`; a `Model` is taken as it is.
 

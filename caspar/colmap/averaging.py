@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
+from caspar.colmap.arguments import options_given
 from caspar.errors import MissingPackageError, OptionError
 from caspar.factors import between
 from caspar.io.rotations import conjugate, multiply
@@ -49,14 +50,10 @@ def average(
     backend: str | BackendChoice,
 ) -> bool:
     """See `caspar.colmap.rotation_averaging`."""
-    chosen = pycolmap.RotationEstimatorOptions() if options is None else options
-    if not isinstance(chosen, pycolmap.RotationEstimatorOptions):
-        raise OptionError(
-            f"options is a {type(chosen).__name__}; it must be a pycolmap.RotationEstimatorOptions"
-        )
+    chosen = options_given(options, pycolmap.RotationEstimatorOptions)
     if chosen.weight_type != pycolmap.RotationWeightType.GEMAN_MCCLURE:
         raise OptionError(f"weight_type={chosen.weight_type.name}: only GEMAN_MCCLURE is supported")
-    if chosen.use_gravity or _has_unknown_sensors(reconstruction):
+    if chosen.use_gravity or any(pose is None for pose in sensor_poses(reconstruction)):
         return bool(
             pycolmap.run_rotation_averaging(chosen, pose_graph, reconstruction, list(pose_priors))
         )
@@ -78,12 +75,14 @@ def average(
     return True
 
 
-def _has_unknown_sensors(reconstruction: Any) -> bool:
-    return any(
-        sensor.type == pycolmap.SensorType.CAMERA and pose is None
+def sensor_poses(reconstruction: Any) -> list[Any]:
+    """Poses of cameras in their rigs but for the first of each; None where one is unknown."""
+    return [
+        pose
         for rig in reconstruction.rigs.values()
         for sensor, pose in rig.non_ref_sensors.items()
-    )
+        if sensor.type == pycolmap.SensorType.CAMERA
+    ]
 
 
 def _keep_pairs_of(pose_graph: Any, reconstruction: Any, frames: set[int]) -> None:

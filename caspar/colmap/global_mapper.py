@@ -16,12 +16,12 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from caspar.colmap.adjustment import adjust_in_place
-from caspar.colmap.arguments import options_of
+from caspar.colmap.arguments import options_given, options_of
 from caspar.colmap.averaging import average
 from caspar.colmap.incremental import check_paths, naming, refine_everything
 from caspar.colmap.mapping import Path
 from caspar.colmap.positioning import position
-from caspar.errors import MissingPackageError, OptionError
+from caspar.errors import MissingPackageError
 from caspar.options import BackendChoice
 from caspar.progress import phase
 from caspar.solver.result.result import SolveStatus
@@ -65,11 +65,7 @@ def models_of(
     backend: str | BackendChoice,
 ) -> dict[int, Any]:
     """See `caspar.colmap.global_mapping`."""
-    chosen = pycolmap.GlobalPipelineOptions() if options is None else options
-    if not isinstance(chosen, pycolmap.GlobalPipelineOptions):
-        raise OptionError(
-            f"options is a {type(chosen).__name__}; it must be a pycolmap.GlobalPipelineOptions"
-        )
+    chosen = options_given(options, pycolmap.GlobalPipelineOptions)
     reads_images = os.fspath(image_path) != ""
     check_paths(database_path, image_path, reads_images, None)
     limits = pycolmap.DatabaseCacheOptions()
@@ -102,14 +98,14 @@ def _warn_of_focal_lengths(cache: Any) -> None:
 
 def _make_models(cache: Any, options: Any, models: Any, backend: str | BackendChoice) -> None:
     """Make a model of the largest set of connected images, then of those that are left."""
+    mapping = GlobalMapping(cache, options, backend)
     pairs = pose_graph_of(cache, options.decompose_relative_pose)
     while not pairs.empty:
         place = models.add()
         model = models.get(place)
         is_kept = False
         try:
-            mapping = GlobalMapping(cache, options, model, backend)
-            is_kept = mapping.run(_copy(pairs))
+            is_kept = mapping.run(model, _copy(pairs))
         except KeyboardInterrupt:
             is_kept = model.num_points3D() > 0
             raise
@@ -188,17 +184,17 @@ def pose_graph_of(cache: Any, decomposes: bool) -> Any:
 
 
 class GlobalMapping:
-    """The making of one model.
+    """The making of models, one after the other.
 
     Args:
         cache: A `pycolmap.DatabaseCache`.
         options: A `pycolmap.GlobalPipelineOptions`.
-        model: An empty `pycolmap.Reconstruction`.
         backend: Where solves run.
     """
 
-    def __init__(self, cache: Any, options: Any, model: Any, backend: str | BackendChoice) -> None:
-        self._cache, self._model, self._backend = cache, model, backend
+    def __init__(self, cache: Any, options: Any, backend: str | BackendChoice) -> None:
+        self._cache, self._backend = cache, backend
+        self._model: Any = None
         self._options = pycolmap.GlobalMapperOptions(options.mapper.todict())
         self._options.num_threads = options.num_threads
         self._options.random_seed = options.random_seed
@@ -219,13 +215,14 @@ class GlobalMapping:
             backend=backend,
         )
 
-    def run(self, pose_graph: Any) -> bool:
-        """Make the model; whether that was possible.
+    def run(self, model: Any, pose_graph: Any) -> bool:
+        """Make a model; whether that was possible.
 
         Args:
+            model: An empty `pycolmap.Reconstruction`.
             pose_graph: A `pycolmap.PoseGraph`; pairs that prove wrong become invalid.
         """
-        options, model = self._options, self._model
+        options, self._model = self._options, model
         model.load(self._cache)
         if not options.skip_rotation_averaging and not self._rotate(pose_graph):
             return False

@@ -14,6 +14,7 @@ from typing import Any
 
 from caspar.colmap.adjust.options import BundleAdjustmentOptions, LossFunction
 from caspar.colmap.adjustment import adjust_in_place
+from caspar.colmap.arguments import options_given
 from caspar.colmap.mapping import Path
 from caspar.colmap.priors.priors import PosePriorOptions
 from caspar.errors import InputError, MissingPackageError, OptionError
@@ -63,12 +64,7 @@ def models_of(
     backend: str | BackendChoice,
 ) -> dict[int, Any]:
     """See `caspar.colmap.incremental_mapping`; `callbacks` are the two of it."""
-    chosen = pycolmap.IncrementalPipelineOptions() if options is None else options
-    if not isinstance(chosen, pycolmap.IncrementalPipelineOptions):
-        raise OptionError(
-            f"options is a {type(chosen).__name__}; it must be a "
-            "pycolmap.IncrementalPipelineOptions"
-        )
+    chosen = options_given(options, pycolmap.IncrementalPipelineOptions)
     check_paths(database_path, image_path, chosen.extract_colors, input_path)
     chosen = pycolmap.IncrementalPipelineOptions(chosen.todict())
     chosen.image_path = os.fspath(image_path)

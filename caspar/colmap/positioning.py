@@ -20,6 +20,8 @@ import numpy as np
 import symforce.symbolic as sf
 from numpy.typing import NDArray
 
+from caspar.colmap.arguments import options_given
+from caspar.colmap.averaging import sensor_poses
 from caspar.colmap.model import NO_POINT, Model, owners_of
 from caspar.colmap.pycolmap_objects import model_of
 from caspar.errors import MissingPackageError, OptionError
@@ -137,14 +139,11 @@ def position(
     options: Any, pose_graph: Any, reconstruction: Any, backend: str | BackendChoice
 ) -> bool:
     """See `caspar.colmap.global_positioning`."""
-    chosen = pycolmap.GlobalPositionerOptions() if options is None else options
-    if not isinstance(chosen, pycolmap.GlobalPositionerOptions):
-        raise OptionError(
-            f"options is a {type(chosen).__name__}; it must be a pycolmap.GlobalPositionerOptions"
-        )
+    chosen = options_given(options, pycolmap.GlobalPositionerOptions)
     if not chosen.optimize_scales:
         raise OptionError("optimize_scales=False: scales are eliminated, and cannot be held")
-    if _has_unknown_sensors(reconstruction):
+    sensors = sensor_poses(reconstruction)
+    if any(pose is None or np.isnan(pose.translation).any() for pose in sensors):
         return bool(pycolmap.run_global_positioning(chosen, pose_graph, reconstruction))
     seen = sights_of(reconstruction, chosen.min_num_view_per_track)
     if len(seen.rays) == 0:
@@ -162,16 +161,6 @@ def position(
     for frame_id in set(reconstruction.reg_frame_ids()).difference(seen.frames.tolist()):
         reconstruction.deregister_frame(frame_id)
     return True
-
-
-def _has_unknown_sensors(reconstruction: Any) -> bool:
-    """Whether the position of a camera in its rig is unknown."""
-    return any(
-        sensor.type == pycolmap.SensorType.CAMERA
-        and (pose is None or bool(np.isnan(pose.translation).any()))
-        for rig in reconstruction.rigs.values()
-        for sensor, pose in rig.non_ref_sensors.items()
-    )
 
 
 def sights_of(reconstruction: Any, min_views: int) -> Sights:

@@ -1,9 +1,12 @@
-"""Synthetic scenes by pycolmap, in databases."""
+"""Synthetic scenes by pycolmap, in databases, and how good a model of one is."""
 
 from pathlib import Path
 from typing import Any
 
 import pycolmap
+import pytest
+
+from benchmarks import mapping
 
 
 def scene(
@@ -19,20 +22,33 @@ def scene(
 ) -> tuple[Path, Any]:
     """A database of a scene with noise, and the true model."""
     pycolmap.logging.minloglevel = 2
-    pycolmap.set_random_seed(3)
-    options = pycolmap.SyntheticDatasetOptions()
-    options.num_rigs, options.num_cameras_per_rig = 1, cameras
-    options.num_frames_per_rig, options.num_points3D = frames, points
-    options.camera_has_prior_focal_length = is_calibrated
-    options.prior_gravity = has_gravity
-    options.inlier_match_ratio = 1.0 - outliers
-    if lens is not None:
-        options.camera_model_id = getattr(pycolmap.CameraModelId, lens[0])
-        options.camera_params = lens[1]
     path = folder / "database.db"
-    with pycolmap.Database.open(path) as database:
-        truth = pycolmap.synthesize_dataset(options, database)
-        noise = pycolmap.SyntheticNoiseOptions()
-        noise.point2D_stddev = 0.5
-        pycolmap.synthesize_noise(noise, truth, database)
+    others: dict[str, Any] = {}
+    if lens is not None:
+        others["camera_model_id"] = getattr(pycolmap.CameraModelId, lens[0])
+        others["camera_params"] = lens[1]
+    truth = mapping.scene(
+        path,
+        frames,
+        points,
+        noise=0.5,
+        seed=3,
+        num_cameras_per_rig=cameras,
+        camera_has_prior_focal_length=is_calibrated,
+        prior_gravity=has_gravity,
+        inlier_match_ratio=1.0 - outliers,
+        **others,
+    )
     return path, truth
+
+
+def check_as_good(own: dict[int, Any], theirs: dict[int, Any], truth: Any, written: Path) -> None:
+    """One model with all images, whose errors are those of pycolmap's, and its files."""
+    assert len(own) == len(theirs) == 1
+    assert own[0].num_reg_images() == theirs[0].num_reg_images() == truth.num_images()
+    error, other = (one[0].compute_mean_reprojection_error() for one in (own, theirs))
+    assert error == pytest.approx(other, rel=1e-2)
+    gaps = zip(mapping.errors(own[0], truth), mapping.errors(theirs[0], truth), strict=True)
+    for found, wanted in gaps:
+        assert found <= 1.1 * wanted + 1e-4
+    assert pycolmap.Reconstruction(written / "0").num_points3D() == own[0].num_points3D()

@@ -14,9 +14,11 @@ from caspar.errors import InputError, OptionError
 from caspar.io.rotations import multiply
 
 pycolmap = pytest.importorskip("pycolmap")
-scene = importlib.import_module("tests.colmap.scenes").scene
+scenes = importlib.import_module("tests.colmap.scenes")
+scene, check_as_good = scenes.scene, scenes.check_as_good
 global_mapper = importlib.import_module("caspar.colmap.global_mapper")
 errors = importlib.import_module("benchmarks.mapping").errors
+unplaced = importlib.import_module("benchmarks.global_mapping").unplaced
 
 
 def _options(**changes: Any) -> Any:
@@ -50,14 +52,7 @@ def test_models_are_as_good_as_those_of_pycolmap(tmp_path: Path, changes: Any) -
     database, truth = scene(tmp_path, **changes)
     own = global_mapping(database, "", tmp_path / "own", _options(), backend="cpu")
     theirs = pycolmap.global_mapping(database, tmp_path, tmp_path / "theirs", _options())
-    assert len(own) == len(theirs) == 1
-    assert own[0].num_reg_images() == theirs[0].num_reg_images() == truth.num_images()
-    error, other = (one[0].compute_mean_reprojection_error() for one in (own, theirs))
-    assert error == pytest.approx(other, rel=1e-2)
-    for found, wanted in zip(errors(own[0], truth), errors(theirs[0], truth), strict=True):
-        assert found <= 1.1 * wanted + 1e-4
-    written = pycolmap.Reconstruction(tmp_path / "own" / "0")
-    assert written.num_points3D() == own[0].num_points3D()
+    check_as_good(own, theirs, truth, tmp_path / "own")
 
 
 def test_lenses_with_parameters_that_a_scene_hardly_determines(tmp_path: Path) -> None:
@@ -139,13 +134,7 @@ def test_positions_of_a_scene(tmp_path: Path, cameras: int) -> None:
     _, truth = scene(tmp_path, frames=10, cameras=cameras, points=300)
     gaps = []
     for position in (global_positioning, pycolmap.run_global_positioning):
-        model = pycolmap.Reconstruction(truth)
-        nowhere = np.full(3, np.nan)
-        for frame_id in model.reg_frame_ids():
-            turn = model.frame(frame_id).rig_from_world.rotation
-            model.frame(frame_id).rig_from_world = pycolmap.Rigid3d(turn, nowhere)
-        for point in model.points3D.values():
-            point.xyz = np.zeros(3)
+        model = unplaced(truth)
         options = pycolmap.GlobalPositionerOptions()
         options.random_seed = 1
         assert position(options, pycolmap.PoseGraph(), model)
