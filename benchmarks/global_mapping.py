@@ -2,14 +2,15 @@
 
 Synthetic scenes by pycolmap with noise of 0.7 pixels. First whole mappings from databases, then
 global positioning alone with true rotations. The first run of a process loads kernels and is not
-counted. Prints, and writes to a folder, a page.
+counted. `--large` measures one model of five million observations instead: seconds of a clock, on
+all cores; positions, then the adjustments that follow. Prints, and writes to a folder, a page.
 """
 
 import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pycolmap
 import caspar.colmap
 from benchmarks.mapping import errors, scene
 from benchmarks.report import environment
+from caspar.colmap.global_mapper import GlobalMapping
 
 MAPPINGS = ((30, 1, 1000, 1.0), (30, 2, 1000, 0.9), (100, 1, 300, 1.0), (200, 1, 300, 1.0))
 """Frames, cameras a rig, points, share of right matches."""
@@ -26,11 +28,14 @@ MAPPINGS = ((30, 1, 1000, 1.0), (30, 2, 1000, 0.9), (100, 1, 300, 1.0), (200, 1,
 POSITIONINGS = ((50, 1000), (100, 2000))
 """Frames, points; every frame sees every point."""
 
+LARGE = (1000, 5000)
+
 RUNS = 3
 MAPPING_HEADING = (
     "| frames, cameras, points, right matches | by | images | points | error, pixels "
     "| rotation, degrees | centre | s | times caspar's |\n|---|---|" + "--:|" * 7
 )
+LARGE_HEADING = "| | centre, median | centre, largest | error, pixels | s |\n|---|" + "--:|" * 4
 POSITIONING_HEADING = (
     "| frames, points | by | centre, median | centre, largest | s | times caspar's |\n|---|---|"
     + "--:|" * 4
@@ -145,9 +150,41 @@ def positioning_rows(size: tuple[int, int], backend: str) -> list[str]:
     return rows
 
 
+def large_rows(backend: str, is_beside: bool) -> Iterator[str]:
+    """Rows of one large model, one as soon as it is measured."""
+    frames, points = LARGE
+    truth = scene(None, frames, points, camera_has_prior_focal_length=True)
+    options = pycolmap.GlobalPositionerOptions()
+    options.random_seed = 1
+
+    def row(name: str, begun: float, model: Any) -> str:
+        seconds = time.perf_counter() - begun
+        median, largest = centre_errors(model, truth)
+        model.update_point_3d_errors()
+        error = model.compute_mean_reprojection_error()
+        return f"| {name} | {median:.6f} | {largest:.6f} | {error:.4f} | {seconds:.2f} |"
+
+    mapping = GlobalMapping(pycolmap.DatabaseCache(), mapping_options(), backend)
+    for run in ("first", "again"):
+        model = unplaced(truth)
+        begun = time.perf_counter()
+        caspar.colmap.global_positioning(options, pycolmap.PoseGraph(), model, backend=backend)
+        yield row(f"caspar, positions, {run}", begun, model)
+        begun = time.perf_counter()
+        mapping.adjust(model)
+        yield row(f"caspar, adjustments, {run}", begun, model)
+    if is_beside:
+        model = unplaced(truth)
+        begun = time.perf_counter()
+        pycolmap.run_global_positioning(options, pycolmap.PoseGraph(), model)
+        yield row("COLMAP, positions", begun, model)
+
+
 def main() -> None:
     """Measure, write and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.global_mapping")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="large: without COLMAP")
     parser.add_argument("--folder", type=Path, default=Path("out"))
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
@@ -155,6 +192,15 @@ def main() -> None:
     about = environment("processor" if arguments.backend == "cpu" else "CUDA")
     about["pycolmap"] = pycolmap.__version__
     lines = ["# Global mapping", "", *(f"* {key}: {value}" for key, value in about.items())]
+    name = f"global_mapping_{arguments.backend}"
+    if arguments.large:
+        name += "_large"
+        lines += ["", f"{LARGE[0]:,} frames that see {LARGE[1]:,} points each.", "", LARGE_HEADING]
+        for line in large_rows(arguments.backend, not arguments.alone):
+            lines.append(line)
+            print(line, flush=True)
+        write(arguments.folder, name, lines)
+        return
     lines += ["", "## From a database", "", MAPPING_HEADING]
     for mapping in MAPPINGS:
         lines += mapping_rows(mapping, arguments.backend)
@@ -167,9 +213,13 @@ def main() -> None:
         "",
         f"Seconds of the processor, medians of {RUNS} runs in turns after one that loads.",
     ]
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    page = arguments.folder / f"global_mapping_{arguments.backend}.md"
-    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write(arguments.folder, name, lines)
+
+
+def write(folder: Path, name: str, lines: list[str]) -> None:
+    """Write a page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

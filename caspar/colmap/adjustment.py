@@ -14,6 +14,7 @@ from caspar.colmap.adjust.solving import solved
 from caspar.colmap.adjust.summary import Summary, termination_type
 from caspar.colmap.arguments import model_given, request_given
 from caspar.colmap.files.folder import write_model
+from caspar.colmap.model import Model
 from caspar.colmap.prepare import Prepared, prepare
 from caspar.colmap.priors.priors import IntrinsicsPrior
 from caspar.solver.result.result import IterationRecord, SolveResult
@@ -84,6 +85,7 @@ def adjust_in_place(
     *,
     pose_priors: Any = None,
     pose_prior_options: Any = None,
+    known: Model | None = None,
 ) -> Summary | None:
     """Adjust a `pycolmap.Reconstruction` between other steps of a mapper.
 
@@ -95,6 +97,8 @@ def adjust_in_place(
         config: A `pycolmap.BundleAdjustmentConfig`.
         pose_priors: As of `bundle_adjustment`.
         pose_prior_options: As of `bundle_adjustment`.
+        known: What the reconstruction holds: the model of the adjustment before, if nothing has
+            changed since. None: it is read.
 
     Returns:
         None if no observation takes part.
@@ -103,7 +107,7 @@ def adjust_in_place(
         InputError: As `bundle_adjustment`.
     """
     request = request_given(options, config, pose_priors, pose_prior_options)
-    given = pycolmap_objects.model_of(reconstruction)
+    given = pycolmap_objects.model_of(reconstruction) if known is None else known
     try:
         prepared = prepare(given, request)
     except NothingToAdjustError:

@@ -20,6 +20,7 @@ from caspar.colmap.arguments import options_given, options_of
 from caspar.colmap.averaging import average
 from caspar.colmap.incremental import check_paths, naming, refine_everything
 from caspar.colmap.mapping import Path
+from caspar.colmap.model import Model
 from caspar.colmap.positioning import position
 from caspar.errors import MissingPackageError
 from caspar.options import BackendChoice
@@ -235,6 +236,11 @@ class GlobalMapping:
             return False
         return bool(options.skip_retriangulation or self._triangulate_anew())
 
+    def adjust(self, model: Any) -> bool:
+        """Adjust a `pycolmap.Reconstruction` in turns with filters; whether anything is left."""
+        self._model = model
+        return self._adjust_in_turns()
+
     # -- rotations, tracks and positions ---------------------------------------------------------
 
     def _rotate(self, pose_graph: Any) -> bool:
@@ -352,11 +358,12 @@ class GlobalMapping:
         number = 0
         while number < options.ba_num_iterations:
             with phase(f"mapping: adjusting {model.num_reg_images()} images, {number + 1}"):
-                if not options.ba_skip_fixed_rotation_stage and not self._adjust(
-                    constant_rig_from_world_rotation=True
-                ):
-                    return False
-                if not options.ba_skip_joint_optimization_stage and not self._adjust():
+                adjusted = None
+                if not options.ba_skip_fixed_rotation_stage:
+                    adjusted = self._adjust(constant_rig_from_world_rotation=True)
+                    if adjusted is None:
+                        return False
+                if not options.ba_skip_joint_optimization_stage and self._adjust(adjusted) is None:
                     return False
             model.normalize()
             observations, filtered, is_done = pycolmap.ObservationManager(model), 0, True
@@ -374,18 +381,25 @@ class GlobalMapping:
             self._options.min_tri_angle_deg, self._model.point3D_ids()
         )
 
-    def _adjust(self, **changes: Any) -> bool:
-        """Adjust everything; whether there was anything, and it ended well."""
+    def _adjust(self, known: Model | None = None, **changes: Any) -> Model | None:
+        """Adjust everything; the model then, or None if there was nothing or it ended badly.
+
+        Args:
+            known: What this returned, if nothing has changed since.
+            changes: Fields of the options.
+        """
         config = pycolmap.BundleAdjustmentConfig()
         for image_id in self._model.reg_image_ids():
             config.add_image(image_id)
         config.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
-        summary = adjust_in_place(self._model, replace(self._adjustment, **changes), config)
+        summary = adjust_in_place(
+            self._model, replace(self._adjustment, **changes), config, known=known
+        )
         if summary is None:
-            return False
+            return None
         if summary.result.status is SolveStatus.INTERRUPTED:
             raise KeyboardInterrupt  # the solve has kept the values reached so far
-        return summary.is_solution_usable()
+        return summary.model if summary.is_solution_usable() else None
 
     def _triangulate_anew(self) -> bool:
         """Make all points anew from matches, and adjust until little changes."""
@@ -402,14 +416,14 @@ class GlobalMapping:
             model,
             chosen,
             limits,
-            lambda: self._adjust(max_num_iterations=REFINEMENT_ITERATIONS),
+            lambda: self._adjust(max_num_iterations=REFINEMENT_ITERATIONS) is not None,
             max_refinements=MAX_REFINEMENTS,
             max_change=REFINEMENT_CHANGE,
         )
         mapper.end_reconstruction(False)
         observations = pycolmap.ObservationManager(model)
         self._filter(observations, 1.0)
-        if not self._adjust():
+        if self._adjust() is None:
             return False
         model.normalize()
         self._drop_at_the_end(observations)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from caspar.colmap.arguments import options_given
 from caspar.colmap.averaging import sensor_poses
-from caspar.colmap.model import NO_POINT, Model, owners_of
+from caspar.colmap.model import NO_POINT, Model, owners_of, rows_of
 from caspar.colmap.pycolmap_objects import model_of
 from caspar.errors import MissingPackageError, OptionError
 from caspar.frontend.factors.factor import Factor, factor
@@ -173,40 +173,46 @@ def sights_of(reconstruction: Any, min_views: int) -> Sights:
     model = model_of(reconstruction)
     images = model.images
     owners = owners_of(images.offsets)
+    image_ids = images.ids.tolist()
     poses = {
-        one: _pose(reconstruction.image(one))
-        for one in images.ids.tolist()
+        row: _pose(reconstruction.image(one))
+        for row, one in enumerate(image_ids)
         if reconstruction.image(one).has_pose
     }
-    is_posed = np.isin(images.ids, list(poses))
+    is_posed = np.zeros(len(images.ids), bool)
+    is_posed[list(poses)] = True
     rows = np.flatnonzero((images.point_ids != NO_POINT) & is_posed[owners])
-    rays = _rays(reconstruction, model, owners[rows], rows)
-    rows, rays = rows[np.isfinite(rays).all(axis=1)], rays[np.isfinite(rays).all(axis=1)]
-    _, places, counts = np.unique(images.point_ids[rows], return_inverse=True, return_counts=True)
-    is_long = counts[places] >= min_views
-    rows, rays = rows[is_long], rays[is_long]
-    points, point_of = np.unique(images.point_ids[rows], return_inverse=True)
-    used, image_of = np.unique(owners[rows], return_inverse=True)
-    at = [poses[one] for one in images.ids[used].tolist()]
-    frames, frame_of = np.unique([one.frame_id for one in at], return_inverse=True)
-    turns = np.array([one.rig_from_world for one in at]).reshape(-1, 4)
-    world_from_camera = np.array([one.world_from_camera for one in at]).reshape(-1, 4)
-    offsets = np.array([one.offset for one in at]).reshape(-1, 3)
-    centers = np.array([one.center for one in at]).reshape(-1, 3)
-    weights = np.array([one.weight for one in at])
-    first = np.unique(frame_of, return_index=True)[1]
+    rays = _rays(reconstruction, model, owners[rows], rows, poses)
+    point_of = rows_of(model.points.ids, images.point_ids[rows])
+    is_finite = np.isfinite(rays).all(axis=1)
+    counts = np.bincount(point_of[is_finite], minlength=len(model.points.ids))
+    taken = np.flatnonzero(is_finite & (counts[point_of] >= min_views))
+    rows, rays, point_of = rows[taken], rays[taken], point_of[taken]
+    points, point_of = _used(point_of, len(model.points.ids))
+    used, image_of = _used(owners[rows], len(images.ids))
+    at = [poses[one] for one in used.tolist()]
+    frames, first, frame_of = np.unique(
+        [one.frame_id for one in at], return_index=True, return_inverse=True
+    )
     return Sights(
         frames=frames,
-        rotations=turns[first],
-        centers=centers[first],
-        points=points,
-        xyz=model.points.xyz[np.searchsorted(model.points.ids, points)],
+        rotations=np.array([at[one].rig_from_world for one in first]).reshape(-1, 4),
+        centers=np.array([at[one].center for one in first]).reshape(-1, 3),
+        points=model.points.ids[points],
+        xyz=model.points.xyz[points],
         center_of=frame_of[image_of],
         point_of=point_of,
-        rays=rotate(world_from_camera[image_of], rays),
-        offsets=offsets[image_of],
-        weights=weights[image_of],
+        rays=rays,
+        offsets=np.array([one.offset for one in at]).reshape(-1, 3)[image_of],
+        weights=np.array([one.weight for one in at])[image_of],
     )
+
+
+def _used(rows: Integers, count: int) -> tuple[Integers, Integers]:
+    """Rows of `count` that are named, in order, and where among them each one is."""
+    is_used = np.zeros(count, bool)
+    is_used[rows] = True
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[rows]
 
 
 @dataclass(frozen=True)
@@ -215,7 +221,7 @@ class _Pose:
 
     frame_id: int
     rig_from_world: Floats
-    world_from_camera: Floats
+    camera_from_world: Floats
     center: Floats
     offset: Floats
     weight: float
@@ -225,27 +231,30 @@ def _pose(image: Any) -> _Pose:
     rig_from_world = image.frame.rig_from_world
     turn = np.asarray(rig_from_world.rotation.quat, np.float64)
     back = rig_from_world.rotation.inverse()
-    offset, world_from_camera = np.zeros(3), back
+    offset, camera_from_world = np.zeros(3), rig_from_world.rotation
     if not image.is_ref_in_frame():
         sensor = image.frame.rig.sensor_from_rig(image.camera.sensor_id)
-        inner = sensor.rotation.inverse()
-        offset = -(back * (inner * sensor.translation))
-        world_from_camera = back * inner
+        offset = -(back * (sensor.rotation.inverse() * sensor.translation))
+        camera_from_world = sensor.rotation * camera_from_world
     weight = 1.0 if image.camera.has_prior_focal_length else UNCALIBRATED_WEIGHT
     center = -(back * rig_from_world.translation)
-    quaternion = np.asarray(world_from_camera.quat, np.float64)
-    return _Pose(image.frame_id, turn, quaternion, center, offset, weight)
+    return _Pose(image.frame_id, turn, camera_from_world.matrix(), center, offset, weight)
 
 
-def _rays(reconstruction: Any, model: Model, owners: Integers, rows: Integers) -> Floats:
-    """Of keypoints in their cameras, of length 1; NaN where a lens has none: (m, 3)."""
+def _rays(
+    reconstruction: Any, model: Model, owners: Integers, rows: Integers, poses: dict[int, _Pose]
+) -> Floats:
+    """Of keypoints, in the world, of length 1; NaN where a lens has none: (m, 3)."""
     rays = np.empty((len(rows), 3))
     cuts = np.flatnonzero(np.diff(owners)) + 1
-    pieces = np.split(np.arange(len(rows)), cuts) if len(rows) > 0 else []
-    for piece in pieces:
-        image = reconstruction.image(int(model.images.ids[owners[piece[0]]]))
-        pixels = np.ascontiguousarray(model.images.keypoints[rows[piece]])
-        rays[piece] = image.camera.cam_ray_from_img(pixels)
+    for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
+        if start == end:
+            continue
+        image = int(owners[start])
+        camera = reconstruction.image(int(model.images.ids[image])).camera
+        pixels = np.ascontiguousarray(model.images.keypoints[rows[start:end]])
+        found = camera.cam_ray_from_img(pixels)
+        rays[start:end] = found @ poses[image].camera_from_world
     return rays
 
 

@@ -177,13 +177,14 @@ def from_principal_points(
     """
     if lens.has_principal:
         return pixels
-    moved = pixels.copy()
     known = problem.model.cameras
+    principal = np.zeros((len(known.ids), 2))
     for model in lens.models:
-        rows = np.flatnonzero(known.model_ids[cameras] == model.model_id)
+        rows = np.flatnonzero(known.model_ids == model.model_id)
         for axis, place in enumerate(model.principal):
-            moved[rows, axis] -= known.parameters[known.offsets[cameras[rows]] + place]
-    return moved
+            principal[rows, axis] = known.parameters[known.offsets[rows] + place]
+    moved = principal[cameras]
+    return np.subtract(pixels, moved, out=moved)
 
 
 def model_numbers(problem: Problem, lens: LensForm, cameras: Integers) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ them. A few passes over the arrays, at the start and at the end of an adjustment
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,19 +49,23 @@ class Observations:
     cameras: Integers
     points: Integers
 
-    @property
+    @cached_property
     def used_points(self) -> Integers:
         """Rows of points that are seen, ascending."""
         return used_rows(self.points)
 
-    @property
+    @cached_property
     def used_images(self) -> Integers:
         """Rows of images that see points, ascending."""
         return used_rows(self.images)
 
     def part(self, chosen: NDArray[np.bool_] | Integers) -> "Observations":
         """Return some of them, by a mask or by rows."""
-        return Observations(*(array[chosen] for array in vars(self).values()))
+        if chosen.dtype == np.bool_ and chosen.all():
+            return self
+        return Observations(
+            self.keypoints[chosen], self.images[chosen], self.cameras[chosen], self.points[chosen]
+        )
 
 
 def used_rows(rows: Integers) -> Integers:
@@ -95,10 +100,10 @@ def _check_tracks(model: Model, keypoints: Integers, rows: Integers) -> None:
     track_images = rows_of(images.ids, points.image_ids)
     places = images.offsets[track_images] + points.keypoint_index
     is_inside = places < images.offsets[track_images + 1]
-    owners = owners_of(points.offsets)
     if is_inside.all() and len(places) == len(keypoints):
-        order = np.argsort(places)
-        if (places[order] == keypoints).all() and (owners[order] == rows).all():
+        found = np.full(len(images.point_ids), -1)
+        found[places] = owners_of(points.offsets)
+        if (found[keypoints] == rows).all():
             return
     raise InputError(
         f"keypoints and tracks disagree: {len(keypoints)} keypoints name points, and the tracks of "

@@ -7,6 +7,7 @@ rules are COLMAP's (estimators/bundle_adjustment.cc).
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,17 +70,17 @@ class Problem:
     intrinsics_bounds: tuple[Floats, Floats] | None
     warnings: tuple[str, ...]
 
-    @property
+    @cached_property
     def pixels(self) -> Floats:
         """(m, 2) measured pixels of the observations."""
         return self.model.images.keypoints[self.observations.keypoints]
 
-    @property
+    @cached_property
     def frames(self) -> Integers:
         """(m,) rows of frames of the observations."""
         return self.structure.frames[self.observations.images]
 
-    @property
+    @cached_property
     def sensors(self) -> Integers:
         """(m,) rows of sensors of the observations, or `REFERENCE`."""
         return self.structure.sensors[self.observations.images]

@@ -30,7 +30,7 @@ from caspar.colmap.adjust.observations import rotation_columns, used_rows
 from caspar.colmap.adjust.options import LossFunction
 from caspar.colmap.adjust.problem import Mask, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
-from caspar.colmap.model import Floats, Integers
+from caspar.colmap.model import Floats, Integers, rows_of
 from caspar.frontend.factors.factor import Factor
 
 MIN_VIEWS = 16
@@ -190,8 +190,8 @@ def solve_arrays(
     has_constant_frames = bool(problem.constant_frames[frames].all())
     has_constant_sensors = bool(problem.constant_sensors[sensors].all())
     viewed = frozenset() if has_constant_frames else viewed
-    is_viewed = np.isin(model.cameras.model_ids[seen.cameras], sorted(viewed))
-    own = used_rows(problem.frames[~is_viewed])
+    is_viewed = np.isin(model.cameras.model_ids, sorted(viewed))
+    own = used_rows(problem.frames[~is_viewed[seen.cameras]]) if viewed else frames
     if not has_constant_frames and len(own) > 0:
         made.add_nodes("Frame", Place("frames", own), problem.constant_frames[own])
     if not has_constant_sensors:
@@ -238,7 +238,9 @@ def _start_values(problem: Problem) -> Values:
     return Values(problem.frame_poses, problem.sensor_poses, parameters, points.xyz)
 
 
-def _seen(problem: Problem, lens: LensForm, points: Integers, chosen: Integers) -> dict[str, Any]:
+def _seen(
+    problem: Problem, lens: LensForm, points: Integers, chosen: Integers | slice
+) -> dict[str, Any]:
     """Return points and pixels of observations, and their camera models if there are several."""
     seen = problem.observations
     cameras = seen.cameras[chosen]
@@ -273,18 +275,24 @@ def _lens_forms(problem: Problem, viewed: frozenset[int], *, is_plain: bool) -> 
 
 def _factors(
     problem: Problem, forms: Mapping[int, LensForm]
-) -> list[tuple[LensForm, bool, Integers]]:
+) -> list[tuple[LensForm, bool, Integers | slice]]:
     """Return node types of lenses, with and without sensors, and the observations of each."""
-    model_ids = problem.model.cameras.model_ids[problem.observations.cameras]
-    has_sensor = problem.sensors != REFERENCE
+    images = problem.model.images
+    cameras = rows_of(problem.model.cameras.ids, images.camera_ids)
+    used = problem.observations.used_images
     # the number of the first model that has the same node type
     numbers = np.zeros(max(forms) + 1, np.int64)
     for number, lens in forms.items():
         numbers[number] = next(other for other in forms if forms[other] == lens)
-    keys = 2 * numbers[model_ids] + has_sensor
+    model_ids = problem.model.cameras.model_ids[cameras[used]]
+    keys = np.empty(len(images.ids), np.int64)
+    keys[used] = 2 * numbers[model_ids] + (problem.structure.sensors[used] != REFERENCE)
+    found = np.unique(keys[used]).tolist()
+    if len(found) == 1:
+        return [(forms[found[0] // 2], bool(found[0] % 2), slice(None))]
+    of_observations = keys[problem.observations.images]
     return [
-        (forms[key // 2], bool(key % 2), np.flatnonzero(keys == key))
-        for key in np.unique(keys).tolist()
+        (forms[key // 2], bool(key % 2), np.flatnonzero(of_observations == key)) for key in found
     ]
 
 
@@ -323,9 +331,12 @@ def _lenses(made: SolveArrays, problem: Problem, lens: LensForm, rows: Integers)
 
 def _viewed_models(problem: Problem) -> frozenset[int]:
     """Return ids of camera models of which each frame has one camera and each camera one frame."""
-    frames, cameras = problem.frames, problem.observations.cameras
-    lone = _alone(frames, cameras) & _alone(cameras, frames) & (problem.sensors == REFERENCE)
-    model_ids = problem.model.cameras.model_ids[cameras]
+    model, images = problem.model, problem.observations.used_images
+    frames = problem.structure.frames[images]
+    cameras = rows_of(model.cameras.ids, model.images.camera_ids[images])
+    has_sensor = problem.structure.sensors[images] != REFERENCE
+    lone = _alone(frames, cameras) & _alone(cameras, frames) & ~has_sensor
+    model_ids = model.cameras.model_ids[cameras]
     found = [
         number
         for number in np.unique(model_ids[lone]).tolist()
@@ -338,7 +349,7 @@ def _viewed_models(problem: Problem) -> frozenset[int]:
 
 
 def _alone(rows: Integers, others: Integers) -> Mask:
-    """Return, for each observation, whether all of its row have the same other row."""
+    """Return, for each image, whether all of its row have the same other row."""
     least, most = np.full(rows.max() + 1, others.max()), np.zeros(rows.max() + 1, np.int64)
     np.minimum.at(least, rows, others)
     np.maximum.at(most, rows, others)
