@@ -291,7 +291,7 @@ class CompleteOptions(SolveOptions):
         ends_by_rises: Whether rises of the cost along rejected steps may show a minimum. They tell
             nothing of other directions.
         asks_early: Whether a step that promises very little is compared with rounding at the first
-            rejection, not only at the fourth.
+            rejection, not only at the fourth, and if it gains far more than that.
     """
 
     max_iterations: int = 100

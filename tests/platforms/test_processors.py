@@ -33,6 +33,11 @@ some of them steps that rounding decides."""
 
 FAR_RTOL = 1e-6
 
+NOISY, NOISY_RTOL = "Trigonometric 10", 1e-9
+"""Its cost is rounded to 1e-12 of itself, which is more than the tolerance, because sums of ten
+cosines cancel. From iteration 33 on, where ten digits are final, each decision is one of rounding:
+its statuses and costs are compared, not how many steps are tried in vain."""
+
 CHAOTIC = "Chebyquad"
 """Polynomials of degree 7 to 10 far outside the interval that they are bounded in: from FAR starts
 even the minimum that is reached depends on the last bits."""
@@ -91,7 +96,10 @@ def _compare(names: list[str], level: str) -> None:
 
 def _alike(name: str, end: End, other: End) -> bool:
     if not name.endswith(FAR):
-        return end[0] == other[0] and abs(end[1] - other[1]) <= MAX_DIFFERENCE
+        is_same = end[0] == other[0]
+        if name.startswith(NOISY):
+            return is_same and end[2] == pytest.approx(other[2], rel=NOISY_RTOL)
+        return is_same and abs(end[1] - other[1]) <= MAX_DIFFERENCE
     return name.startswith(CHAOTIC) or end[2] == pytest.approx(other[2], rel=FAR_RTOL, abs=ZERO)
 
 

@@ -52,6 +52,7 @@ class NormalEquations:
     Attributes:
         findings: On what it holds.
         communicator: The other devices that share the problem.
+        is_bounded: Whether any node has bounds.
         more_remarks: On the problem, before those on the linear solver.
         starts: By node type the values that were loaded; nothing once they are read.
     """
@@ -59,7 +60,7 @@ class NormalEquations:
     def __init__(self, plan: Plan, binder: Binder, phases: Phases, solvers: HandOver) -> None:
         self._backend = plan.library.backend
         self._binder = binder
-        self._is_bounded = any(node.is_bounded for node in plan.nodes)
+        self.is_bounded = any(node.is_bounded for node in plan.nodes)
         self._candidate_launches = phases.candidate()
         self._solve_launches: Sequence[Launch] | None = None
         self._plain_steps: TakesPlainSteps | None = None
@@ -205,7 +206,7 @@ class NormalEquations:
             self._begin_by(exact=self.is_direct)
         # where many nodes have bounds, no one of them decides where a solve ends
         is_small = self.plan.shard is None and self.findings.has_lone_promises
-        keeps_inside = self._is_bounded and is_small
+        keeps_inside = self.is_bounded and is_small
         self._held = self._held.loaded(keeps_inside=keeps_inside)
         self.starts = problem.values
         scratch = self.plan.scratch()
@@ -328,8 +329,8 @@ class NormalEquations:
                 self._enqueue_ahead(goal)
             return TriedStep.of(
                 self._read(),
-                is_bounded=self._is_bounded,
-                is_shortened=self._is_bounded and self._held.was_rejected,
+                is_bounded=self.is_bounded,
+                is_shortened=self.is_bounded and self._held.was_rejected,
             )
 
         probes = self.solvers.looks_at_pivots(goal.damping)
@@ -353,7 +354,7 @@ class NormalEquations:
         Returns:
             What took them; None: the host has to take each.
         """
-        if self.solvers.current is not self._in_one_call or self._is_bounded:
+        if self.solvers.current is not self._in_one_call or self.is_bounded:
             return None
         if numbers[Number.LOOKS] and self.storage is not DType.FLOAT64:
             return None  # compiled code looks at D of that type only
@@ -456,7 +457,7 @@ class NormalEquations:
 
     def _release(self) -> None:
         """Let the next linearisation free what rejected steps held at bounds."""
-        if self._is_bounded and self._held.was_rejected:
+        if self.is_bounded and self._held.was_rejected:
             self._held = self._held.released()
 
     def _score_again(self) -> None:

@@ -298,7 +298,7 @@ def next_state(
     was_relieved, was_usual = is_relieved and not accepted, not (is_relieved or accepted)
 
     promised = state.promised if is_relieved else _promised(state, damping, tried)
-    shown, confirming = _shown(state, promised, damping, tried, options, accepted)
+    shown, confirming = _shown(state, promised, damping, tried, options, accepted, changes[0])
     num_not_finite = state.num_not_finite + 1 if tried.is_faulty else 0
     is_broken = was_usual and num_not_finite >= MAX_NOT_FINITE
     is_at_rest = was_usual and state.is_rounding
@@ -459,8 +459,12 @@ def _shown(
     tried: TriedStep,
     options: CompleteOptions,
     accepted: bool,
+    digit: float,
 ) -> tuple[End, bool]:
     """Return whether a step shows a minimum, and whether the next one is to confirm that.
+
+    A step may gain far more than it promised because the cost is rounded: then the device is asked,
+    and what rounding explains is no gain.
 
     Args:
         state: Before the step.
@@ -469,6 +473,7 @@ def _shown(
         tried: What came of it.
         options: Tolerances.
         accepted: Whether it is taken.
+        digit: As in `next_state`.
     """
     cost, tolerance, promise = state.cost, options.step_tolerance, tried.promise
     # of the damped system: large damping alone makes them small
@@ -480,8 +485,12 @@ def _shown(
     # float32 may hold nothing of the square of a step that large damping makes small
     is_lost = is_damped and tried.step_square <= 0.0 and tried.descent > 0.0
     most = options.cost_tolerance * cost
+    gained = cost - tried.cost
+    promises_little = accepted and promise <= most and not is_damped
+    is_odd = promises_little and most < gained <= SLIGHT_PROMISE * cost
+    is_rounding = options.asks_early and digit >= ROUNDING_SHARE * gained
     # a step is also small where the damping is large: that says nothing about the minimum
-    is_little = max(cost - tried.cost, promise) <= most and not is_damped
+    is_little = promises_little and (gained <= most or is_rounding)
     decrease = max(promise, 0.5 * slope) if is_damped else promise
     is_small = is_little if accepted else 0.0 < decrease <= most
     is_unknown = tried.at_optimum or tried.is_unsolved or not math.isfinite(tried.cost)
@@ -495,6 +504,8 @@ def _shown(
     # unless it was not zero with less damping: float32 holds nothing that small
     is_zero = tried.at_optimum and not promised > 0.0
     end = SolveStatus.CONVERGED_GRADIENT if is_zero else end
+    asks = options.asks_early and is_odd and end is GO_ON and digit == NOT_ASKED
+    end = AskRounding.LAST_DIGIT if asks else end
     confirming = state.confirming if is_unknown else is_small
     if tried.is_bounded:  # a step that bounds shortened ends nothing: the next one is whole
         confirming = confirming or (tried.is_shortened and end is not GO_ON)

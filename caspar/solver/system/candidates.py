@@ -3,10 +3,13 @@
 Input: a plan whose nodes have values. Output: its candidates. Cost: a pass over the nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from caspar.equations.parts import NodePart
-from caspar.memory.layout import padded_chunks
+from caspar.memory.layout import chunk_views, padded_chunks
 from caspar.solver.plan.plan import NodePlan, Plan
 
 
@@ -39,3 +42,17 @@ def write_moved_nodes(
         width = int(chunk.shape[1])
         backend.move(candidate, chunk, columns[:width], draw)
         columns = columns[width:]
+
+
+def write_added(plan: Plan, added: Mapping[str, NDArray[np.float64]]) -> None:
+    """Make the candidates what the nodes are, and add (n, storage_dim) to those of some types."""
+    copy_nodes(plan)
+    backend = plan.library.backend
+    for name, numbers in added.items():
+        node, first = plan.node_plans[name], 0
+        data = plan.memory[node.key(NodePart.CANDIDATE)]
+        for chunk in chunk_views(data, node.count, node.node.storage_dim, plan.types.values):
+            width = int(chunk.shape[1])
+            moved = backend.to_host(chunk) + numbers[:, first : first + width]
+            backend.write(chunk, moved.astype(chunk.dtype))
+            first += width

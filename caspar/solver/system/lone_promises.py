@@ -45,6 +45,9 @@ MOST_NAMED = 3
 
 Numbers = NDArray[np.float64]
 
+Direction = Mapping[str, Numbers]
+"""What is added to the nodes of each type, (n, storage_dim); its largest entry is 1."""
+
 
 @dataclass(frozen=True)
 class Promises:
@@ -60,6 +63,7 @@ class Promises:
         free: Nodes with directions of no more curvature than that, and the unknowns these move.
         doubtful: The first of them of which an unknown has derivatives; a type with more digits may
             resolve the direction.
+        directions: Of no more curvature than that, for types whose numbers are their unknowns.
     """
 
     decrease: float
@@ -67,6 +71,7 @@ class Promises:
     where: str = ""
     free: tuple[str, ...] = ()
     doubtful: str = ""
+    directions: tuple[Direction, ...] = ()
 
 
 def are_looked_at(plan: Plan) -> bool:
@@ -100,7 +105,8 @@ def lone_promises(plan: Plan, cost: float, worth: float) -> Promises | None:
     most = max(finite, key=lambda one: one.decrease)
     free = tuple(text for one in finite for text in one.free)
     doubtful = next((one.doubtful for one in finite if one.doubtful != ""), "")
-    return Promises(most.decrease, most.trusted, most.where, free, doubtful)
+    ways = tuple(way for one in finite for way in one.directions)
+    return Promises(most.decrease, most.trusted, most.where, free, doubtful, ways)
 
 
 def _is_at_rest(plan: Plan, node: NodePlan, rounding: float, most: float) -> bool:
@@ -221,7 +227,43 @@ def _of_type(plan: Plan, node: NodePlan, cost: float) -> Promises | None:
         _text(plan, node, row, steepest),
         _free_texts(plan, node, moved),
         doubtful[0] if len(doubtful) > 0 else "",
+        _ways(plan, node, is_free, directions, _lengths(plan, node, squares)),
     )
+
+
+def _ways(
+    plan: Plan,
+    node: NodePlan,
+    is_free: NDArray[np.bool_],
+    directions: Numbers,
+    lengths: Numbers,
+) -> tuple[Direction, ...]:
+    """What is added to the nodes of a type along their directions of no curvature.
+
+    Args:
+        plan: Has them.
+        node: Their type.
+        is_free: (n, dim) which directions have none.
+        directions: (n, dim, dim) as columns, in variables in which the diagonal of a block is 1.
+        lengths: As of `_lengths`.
+    """
+    found, units = [], np.where(lengths > 0.0, lengths, 1.0)
+    for row, column in np.argwhere(is_free).tolist():
+        added = np.zeros((node.count, node.node.tangent_dim))
+        added[row] = directions[row, :, column] / units[row]
+        found.append(direction_of(plan, {node.node.name: added}))
+    return tuple(one for one in found if len(one) > 0)
+
+
+def direction_of(plan: Plan, added: Mapping[str, Numbers]) -> Direction:
+    """A direction without types whose numbers are not their unknowns; empty if nothing is left."""
+    kept = {
+        name: one
+        for name, one in added.items()
+        if plan.node_plans[name].node.storage_dim == one.shape[1] and np.any(one)
+    }
+    largest = max((float(np.abs(one).max()) for one in kept.values()), default=0.0)
+    return {name: one / largest for name, one in kept.items()}
 
 
 def _changes(plan: Plan, node: NodePlan, squares: Numbers) -> Numbers:
@@ -231,14 +273,23 @@ def _changes(plan: Plan, node: NodePlan, squares: Numbers) -> Numbers:
     """
     if node.node.storage_dim != node.node.tangent_dim:
         return np.full_like(squares, math.inf)
-    sizes = np.abs(_numbers(plan, node, NodePart.NODES))
-    diagonal = _numbers(plan, node, NodePart.DIAGONAL) if plan.is_scaled else np.ones_like(sizes)
+    sizes = np.abs(numbers_of(plan, node, NodePart.NODES))
     with np.errstate(over="ignore", invalid="ignore"):
-        changes = np.sqrt(squares) * np.sqrt(diagonal) * sizes
+        changes = _lengths(plan, node, squares) * sizes
     return np.where(sizes > 0.0, changes, math.inf)
 
 
-def _numbers(plan: Plan, node: NodePlan, part: NodePart) -> Numbers:
+def _lengths(plan: Plan, node: NodePlan, squares: Numbers) -> Numbers:
+    """(n, dim) lengths of the columns of the Jacobian, without the scales of D."""
+    if not plan.is_scaled:
+        return np.sqrt(squares)
+    diagonal = numbers_of(plan, node, NodePart.DIAGONAL)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths: Numbers = np.sqrt(squares) * np.sqrt(diagonal)
+    return lengths
+
+
+def numbers_of(plan: Plan, node: NodePlan, part: NodePart) -> Numbers:
     """(n, dim) numbers of nodes on the host."""
     dim, data = part.dim(node.node), plan.library.backend.to_host(plan.memory[node.key(part)])
     chunks = chunk_views(data, node.count, dim, part.dtype(plan.types))
@@ -264,7 +315,7 @@ def _scaled(plan: Plan, node: NodePlan) -> tuple[Numbers, Numbers, Numbers]:
     scale = np.zeros_like(squares)
     np.divide(1.0, np.sqrt(squares, where=squares > 0.0, out=scale), where=squares > 0.0, out=scale)
     if node.is_masked:
-        free = _numbers(plan, node, NodePart.FREE) > 0.5
+        free = numbers_of(plan, node, NodePart.FREE) > 0.5
         scale = np.where(free, scale, 0.0)
     else:
         free = np.ones(slopes.shape, dtype=bool)

@@ -22,7 +22,7 @@ from caspar.solver.linear.explicit.system import ExplicitSystem
 from caspar.solver.normal.blocks import Entries
 from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.system.launches import Binder
-from caspar.solver.system.lone_promises import SHOWN, Promises, joint_texts
+from caspar.solver.system.lone_promises import SHOWN, Promises, direction_of, joint_texts
 
 
 class DenseSolver:
@@ -306,11 +306,15 @@ class OrthogonalSolver:
         least = float(np.finfo(np.float64).eps) ** 0.25
         trusted = squares[pivots >= least * pivots.max(initial=0.0)]
         shares = (self._qr.matrix @ self._qr.rhs) * solution * self._qr.lengths
-        moved = np.any(np.abs(self._qr.null_space()) > SHOWN, axis=0)
+        null_space = self._qr.null_space()
+        moved = np.any(np.abs(null_space) > SHOWN, axis=0)
+        steps = null_space / self._qr.lengths * self._backend.to_host(self._system.scale)
+        ways = [direction_of(self._plan, self._by_node(one)) for one in steps]
         return Promises(
             float(squares.sum()),
             float(trusted.sum()),
             *joint_texts(self._plan, self._by_node(shares), self._by_node(moved)),
+            directions=tuple(one for one in ways if len(one) > 0),
         )
 
     def _by_node(self, numbers: NDArray[Any]) -> dict[str, NDArray[Any]]:

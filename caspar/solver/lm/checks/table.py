@@ -15,6 +15,7 @@ from caspar.solver.lm.checks import (
     promises,
     remaining,
     rounding,
+    saddles,
     tiny_residuals,
     weak_nodes,
 )
@@ -23,6 +24,7 @@ from caspar.solver.lm.course import Check, Course
 MAY_GO_ON: tuple[Check, ...] = (
     weak_nodes.check,  #      DAMPING_LIMIT: goes on with weak nodes held
     promises.check,  #        success: goes on, or DAMPING_LIMIT; DAMPING_LIMIT: the success before
+    saddles.check,  #         success: goes on beside a saddle point
 )
 """Asked whenever the policy ends the iterations."""
 

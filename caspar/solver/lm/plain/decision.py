@@ -89,9 +89,8 @@ def _decided(numbers: list[Scalar], scalars: dict[str, Scalar]) -> list[Scalar]:
     damping = kept.pop("step_damping")
     options: Any = SimpleNamespace(
         **{one.name.lower(): numbers[one] for one in OPTIONS},
-        # what is asked of rejected steps only, or where time counts
-        ends_by_rises=False,
-        asks_early=False,
+        ends_by_rises=False,  # of rejected steps only
+        asks_early=True,  # and then the step is not plain
         max_time_s=math.inf,
     )
     promised = scalars["first_descent"] + scalars["eliminated_descent"]
