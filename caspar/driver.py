@@ -71,13 +71,13 @@ class SolverSources:
 
 @dataclass(frozen=True)
 class SolverDesign:
-    """What the kernels of a solver depend on.
+    """The inputs that determine a solver's kernels.
 
     Attributes:
         factors: Traced factors.
         nodes: Their node types, each once.
-        precision: Which floating types are used for what.
-        target: What to generate.
+        precision: Selects the floating types.
+        target: The language to generate.
         form: How the kernels are made.
     """
 

@@ -54,7 +54,7 @@ HessianName = Literal["auto", "exact", "gauss_newton"]
 
 
 class BackendChoice(Enum):
-    """Where to run."""
+    """Backend to run on."""
 
     AUTO = "auto"
     CUDA = "cuda"
@@ -62,7 +62,7 @@ class BackendChoice(Enum):
 
 
 class Precision(Enum):
-    """Which floating types are used for what.
+    """The floating types of a solve.
 
     MIXED: values, residuals, costs, gradients and sums in float64; Jacobians, their products and
     PCG vectors in float32. FLOAT64: float64 throughout. FLOAT32: float32 values and sums too.
@@ -74,12 +74,12 @@ class Precision(Enum):
 
 
 class LinearSolverChoice(Enum):
-    """How the damped linear system of an iteration is solved.
+    """The solver of an iteration's damped linear system.
 
     PCG: conjugate gradients on the full normal equations. SCHUR_PCG: the same on the Schur
     complement, without forming it. SCHUR_DENSE: the reduced system is formed and factorised.
     DENSE: nothing is eliminated, and the matrix of all unknowns is formed and factorised. SPARSE:
-    the reduced system, or the full one where what can be eliminated has the fewer unknowns, is
+    the reduced system, or the full one if the nodes to eliminate have the fewer unknowns, is
     formed as a sparse matrix and factorised. QR: nothing is eliminated, and the Jacobian itself is
     decomposed as a dense matrix, which keeps the digits of stiff problems. AUTO chooses by sizes,
     and goes on with QR if a matrix of few unknowns proves to be ill-conditioned.
@@ -95,13 +95,13 @@ class LinearSolverChoice(Enum):
 
 
 class JacobianChoice(Enum):
-    """Where Jacobians are kept between linearisation and the products of an iteration.
+    """Storage of Jacobians between linearisation and the products of an iteration.
 
     STORED: in memory, float32 in mixed precision. FLOAT16: in memory, their columns scaled to
-    at most unit length, in 16 bits: half of float32's bytes; steps are a little less exact, what a
-    solve converges to is not. RECOMPUTE: nowhere: every product derives them again from the values.
+    at most unit length, in 16 bits: half of float32's bytes; steps are a little less exact, the
+    solution is not. RECOMPUTE: nowhere: every product derives them again from the values.
     AUTO: recomputed on CUDA where conjugate gradients are likely and, at the device's peak rates,
-    deriving Jacobians takes no longer than moving their bytes; stored else, and on the CPU.
+    deriving Jacobians takes no longer than moving their bytes; otherwise stored, also on the CPU.
     """
 
     AUTO = "auto"
@@ -131,7 +131,7 @@ class SolveOptionsDict(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """How a solve iterates and when it stops.
+    """Options that say how a solve iterates and stops.
 
     Attributes:
         max_iterations: Levenberg-Marquardt iterations, rejected ones included. None: 100, or 1000
@@ -144,7 +144,7 @@ class SolveOptions:
         min_damping: Lower bound of the damping. None: 0 if linear systems are factorised in
             float64, nothing is eliminated, no factor has a loss, and the problem is not one of
             several nodes that no factor couples; else 1e-14, also if the matrix is singular.
-        max_damping: The solve stops where no step is accepted below it.
+        max_damping: The solve stops if no step is accepted below it.
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
             two steps in a row, the second solved tightly, exceeds this, relative to the cost.
             None: 1e-8, or 1e-13 if linear systems are solved exactly: in float64, by a
@@ -161,7 +161,7 @@ class SolveOptions:
         max_time_s: Wall-clock limit of the iterations, seconds; None: no limit.
         linear_tolerance: PCG stops when the preconditioned residual norm has fallen by this, at
             first; the forcing term then tightens it.
-        min_linear_tolerance: The tightest it becomes.
+        min_linear_tolerance: Lower bound of the linear tolerance.
         min_linear_iterations: PCG iterations before the tolerance is tested: the residual norm
             does not see directions of low curvature, and one or two iterations look converged.
         max_linear_iterations: PCG iterations of one linear solve.
@@ -364,10 +364,10 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def refuse_constraint_tolerance(options: SolveOptions) -> None:
-    """For solvers without constraints.
+    """Refuse the option for solvers without constraints.
 
     Raises:
-        OptionError: There is one.
+        OptionError: It is set.
     """
     if options.constraint_tolerance is not None:
         raise OptionError(

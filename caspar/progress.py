@@ -1,10 +1,10 @@
-"""What goes on while a user waits: a line on a terminal or in a notebook, and the logger `caspar`.
+"""Show progress while a user waits: a line on a terminal or in a notebook, the logger `caspar`.
 
-Input: phases that may take a while, iterations. Output: the logger gets all of them; what else is
-shown is up to whoever called, see `showing`. What goes wrong while something is shown ends nothing.
+Input: phases that may take a while, iterations. Output: the logger gets all of them; the caller
+chooses what else is shown, see `showing`. Errors in the display do not end the work.
 
-Cost: some microseconds a phase; where a line may be shown, a thread while a phase lasts, of which
-calls like earlier ones have none. Drawing begins after a second.
+Cost: some microseconds a phase; if a line may be shown, a thread while a phase lasts. Calls like
+earlier ones have no phases. Drawing begins after a second.
 """
 
 import logging
@@ -30,7 +30,7 @@ REDRAW_S = 0.1
 
 
 class Display(Protocol):
-    """What shows phases and iterations of one thread."""
+    """A display for phases and iterations of one thread."""
 
     def begin(self, phase: str) -> None:
         """A phase begins, perhaps within another one."""
@@ -45,7 +45,7 @@ class Display(Protocol):
         """Others want to print: no line is in their way."""
 
     def close(self) -> None:
-        """Nothing more is shown: a line is gone."""
+        """Show nothing more, and remove the line."""
 
 
 _DISPLAY: ContextVar[Display | None] = ContextVar("display", default=None)
@@ -102,13 +102,13 @@ def hide() -> None:
 
 @contextmanager
 def showing(verbose: bool | None, display: Display | None = None) -> Iterator[None]:
-    """What is shown of what this thread does meanwhile.
+    """Show the progress of this thread in the body.
 
     Args:
-        verbose: True: iterations are printed, and a line shows longer phases where there is a
+        verbose: True: iterations are printed, and a line shows longer phases if there is a
             terminal or a notebook; False: nothing; None: the line alone. Within another `showing`
             None changes nothing.
-        display: What shows it instead.
+        display: Shows progress instead.
     """
     outer = _DISPLAY.get()
     if verbose is None and display is None and outer is not None:
@@ -130,19 +130,19 @@ class _Silence:
     """Shows nothing."""
 
     def begin(self, phase: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def iteration(self, text: Callable[[], str]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def hide(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def has_live_output(stream: IO[str] | None) -> bool:

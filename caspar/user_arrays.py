@@ -1,4 +1,4 @@
-"""What is wrong with an object that a user passes as an array, in words.
+"""Say what is wrong with an object that a user passes as an array.
 
 Every part of caspar that reads users' arrays asks here, so that all refuse the same things. Input:
 the object, or the NumPy array that was read from it. Nothing is converted or copied.
@@ -88,7 +88,7 @@ def with_dtype(given: Any) -> Any:
 
 
 def object_advice(given: Any, read: Any) -> str:
-    """How to turn what NumPy reads as an array of objects into numbers; nothing for other arrays.
+    """Say how to turn what NumPy reads as objects into numbers; empty for other arrays.
 
     Args:
         given: What was passed.

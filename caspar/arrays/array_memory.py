@@ -201,9 +201,9 @@ def row_memory(where: str, array: Any) -> tuple[Array, int, int]:
 
 
 def _has_strides(strides: tuple[float, ...], width: int, length: int, dim: int) -> bool:
-    """Whether row follows row at `width` scalars; a stride that is never taken may be anything.
+    """Return whether rows are `width` scalars apart; a stride never taken may be anything.
 
-    That of a single row of three counts: it tells whether there is a fourth.
+    That of a single row of three scalars counts: it tells whether there is a fourth.
     """
     row_fits = strides[0] == width or (length == 1 and width == dim)
     return row_fits and (dim == 1 or strides[1] == 1)

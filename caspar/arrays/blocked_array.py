@@ -286,7 +286,7 @@ class BlockedArray:
 
     @property
     def is_writable(self) -> bool:
-        """False of memory that its owner declared read-only, such as a jax array's."""
+        """Return whether the owner of the memory allows writing; jax does not, for example."""
         return not isinstance(self.buffer, np.ndarray) or bool(self.buffer.flags.writeable)
 
     @property

@@ -1,6 +1,6 @@
-"""What users pass as arrays: refused where a kernel could not read it, or not write to it.
+"""Check the arrays that users pass: refuse those that a kernel cannot read, or not write to.
 
-Nothing is copied. Of NumPy's arrays only the type is looked at before they are read.
+Nothing is copied. Before NumPy arrays are read, only their type is checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIBRARIES_OF_CONSTANTS = ("jax", "jaxlib")
 
 
 def is_array(given: Any) -> bool:
-    """Whether it is an array of some library: no sequence or number of Python, none of NumPy."""
+    """Return whether this is an array of a library, not a Python sequence or a number."""
     if isinstance(given, np.generic):
         return False
     return hasattr(given, "__array__") or hasattr(given, "__dlpack__")
@@ -108,7 +108,7 @@ def writable_array(where: str, given: Any) -> Array:
 
 
 def share_memory(one: Array, other: Array) -> bool:
-    """Whether a byte belongs to both of two arrays of one device; also where that is not known."""
+    """Return whether two arrays of one device share a byte; True if it takes too long to tell."""
     try:
         return bool(np.shares_memory(_outline(one), _outline(other), max_work=_MAX_WORK))
     except np.exceptions.TooHardError:
@@ -117,7 +117,7 @@ def share_memory(one: Array, other: Array) -> bool:
 
 @dataclass(frozen=True)
 class _Outline:
-    """Where an array lies, as NumPy takes it."""
+    """Address, shape and strides of an array, for NumPy."""
 
     __array_interface__: dict[str, Any]
 

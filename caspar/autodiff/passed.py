@@ -1,4 +1,4 @@
-"""What users pass to a differentiable kernel or residual, taken apart.
+"""Take apart what users pass to a differentiable kernel or residual.
 
 Input: a kernel or a factor with its arguments. Output: a `Passed`. Once for each call; a factor is
 turned into a kernel once.

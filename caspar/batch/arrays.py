@@ -43,11 +43,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Ragged:
-    """How the rows of the ragged arguments of a factor are shared out.
+    """The rows of a factor's ragged arguments, by problem.
 
     Attributes:
-        starts: (P + 1,) int32, where the rows of each problem begin.
-        order: (n,) in which order rows are taken; None: as they are.
+        starts: (P + 1,) int32, the first row of each problem, and n.
+        order: (n,) the order in which rows are taken; None: as they are.
         counts: (P,) rows of each problem.
     """
 

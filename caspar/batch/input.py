@@ -143,14 +143,14 @@ def read_batch(
 
 @dataclass(frozen=True)
 class _ReadFactor:
-    """What was read of a factor.
+    """A factor with the arrays that were read for it.
 
     Attributes:
-        factor: With its terms and instances.
+        factor: The factor, with its terms and instances.
         arrays: As in `Batch`.
-        length: Instances of each problem, if they are equal.
-        mean_length: The same on average.
-        counted: Instances that count: of each problem, or (P,).
+        length: Instances in each problem, if all have as many.
+        mean_length: Instances in a problem, on average.
+        counted: Instances that count, in each problem, or (P,).
     """
 
     factor: ProblemFactor

@@ -1,4 +1,4 @@
-"""What the kernel of a batch is made of: its programs at every stage, its text, its resources.
+"""Inspect the kernel of a batch: its programs at every stage, its text, its resources.
 
 Input: the shape of a batch. Output: a `BatchInspection`. Each program is compiled as those of other
 kernels are, passes, schedule and registers; the kernel has loops around them.
@@ -61,7 +61,7 @@ class BatchInspection(Mapping[str, ProgramInspection]):
 
     @property
     def text(self) -> TextView:
-        """Its text, without the functions that CUDA kernels have in common."""
+        """The source, without the functions that CUDA kernels have in common."""
         return source_view(self.source.text)
 
     @cached_property

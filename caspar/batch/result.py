@@ -72,7 +72,7 @@ class BatchResult:
             object.__setattr__(self, name, ByName(getattr(self, name), NAMES_OF_RESULT[name]))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the arrays of the solve."""
+        """Leave out the arrays of the solve."""
         return {**self.__dict__, "given": None}
 
     def values_of(self, name: str) -> dict[str, Any]:

@@ -310,7 +310,7 @@ class BatchSolver(Remade):
 
     @property
     def _target(self) -> str:
-        """For which kernels are generated."""
+        """The target that kernels are generated for."""
         return self.backend.traits.target
 
     def _read(

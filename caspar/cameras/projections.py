@@ -1,4 +1,4 @@
-"""From a point in camera coordinates to a plane, before focal lengths and principal point.
+"""Project camera coordinates to a plane, before focal lengths and principal point.
 
 Each projection returns two coordinates and a *clearance*: a number that is negative exactly where
 the model has no pixel for the point, such as its depth less a rounding. Formulas: COLMAP 4

@@ -1,4 +1,4 @@
-"""From a plane back to directions in camera coordinates, where a closed formula exists.
+"""Map a plane back to directions in camera coordinates, if a closed formula exists.
 
 Each function inverts one of `projections` without polynomial distortion: it takes the extra
 parameters and two coordinates, and returns a direction of any positive length. Sources: those of

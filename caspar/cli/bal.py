@@ -42,7 +42,7 @@ BUNDLER_SUFFIXES = (".out", ".out.bz2", ".out.gz")
 
 @dataclass(frozen=True)
 class BalRequest:
-    """What was asked for on the command line.
+    """The arguments of `caspar bal`.
 
     Attributes:
         file: The problem.
@@ -50,7 +50,7 @@ class BalRequest:
         precision: `mixed`, `float32` or `float64`.
         max_iterations: None: the solver's default.
         loss: One of `LOSSES`; None: no loss.
-        loss_scale: Pixels from which on a residual is taken for large.
+        loss_scale: Pixels above which a residual counts as large.
         fixed: Names in `FIXED`.
         outputs: Files to write.
         is_quiet: Print nothing but errors.

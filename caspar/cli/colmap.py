@@ -61,7 +61,7 @@ _HALF_TURN_ABOUT_X = np.array([1.0, 0.0, 0.0, 0.0])
 
 @dataclass(frozen=True)
 class ColmapRequest:
-    """What was asked for on the command line.
+    """The arguments of `caspar colmap`.
 
     Attributes:
         folder: The model.

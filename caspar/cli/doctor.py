@@ -50,7 +50,7 @@ _DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
 class Verdict(Enum):
-    """What a finding means; the value is how it is coloured."""
+    """The meaning of a finding; the value is its colour."""
 
     GOOD = "green"
     PLAIN = ""

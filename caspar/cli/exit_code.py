@@ -1,4 +1,4 @@
-"""What a command's exit code means; scripts may rely on it."""
+"""Exit codes of the commands; scripts may rely on them."""
 
 from enum import IntEnum
 

@@ -31,7 +31,7 @@ _IMPORT_SYSTEM = ("<frozen importlib", importlib.__file__, pkgutil.__file__, cas
 
 @dataclass(frozen=True)
 class InspectRequest:
-    """What was asked for on the command line.
+    """The arguments of `caspar inspect`.
 
     Attributes:
         function: `module:function` or `path/to/file.py:function`.
@@ -43,7 +43,7 @@ class InspectRequest:
         arch: Architecture of machine code.
         svg: Where to write the picture; None: nowhere.
         after: Steps that are done in the picture of the schedule; None: all.
-        outputs: What is drawn of a graph is what these arguments need; empty: all.
+        outputs: Draw only the part of a graph that these arguments need; empty: all.
         diff: Show what a graph pass changed instead of its result.
         complete: Show the source with the header that all kernels have in common.
         out: Where to write the text; None: to the terminal, if no picture is written.
@@ -95,7 +95,7 @@ def _write_text(text: str, path: Path) -> None:
 
 
 def _print(text: str) -> None:
-    """As it is, tabs too; a reader that stops early (`head`) ends it as it does other commands."""
+    """Print text as it is, tabs too; a reader may stop early (`head`), as for other commands."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

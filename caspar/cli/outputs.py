@@ -42,7 +42,7 @@ MAX_RECORDED = 2_000_000
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where to write what; None: not at all.
+    """Paths of the outputs; None: not written.
 
     Attributes:
         json: Status, costs and iterations.
@@ -70,7 +70,7 @@ class Outputs:
 
 @dataclass
 class WrittenFiles:
-    """What became of the files of a command; filled while they are written.
+    """The written and failed files of a command; filled while they are written.
 
     Attributes:
         failures: Files that could not be written, and why.
@@ -184,7 +184,7 @@ def check_html(path: Path | None) -> None:
 
 
 def recording_for(html: Path | None, num_residuals: int) -> "caspar.Recording | None":
-    """What records the iterations for a view; None: none is wanted, or the problem is too large."""
+    """Return a recording for a view; None: no view is wanted, or the problem is too large."""
     return caspar.Recording() if html is not None and num_residuals <= MAX_RECORDED else None
 
 

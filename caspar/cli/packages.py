@@ -1,4 +1,4 @@
-"""Which packages are installed, from their metadata, and which of them can be imported.
+"""Find the packages that are installed, by their metadata, and those that can be imported.
 
 Imports are tried in processes of their own, so that a package that is broken breaks nothing here.
 Only the standard library is used, so that this works where everything else is broken.
@@ -68,7 +68,7 @@ def versions_text(packages: Iterable[str]) -> tuple[str, list[str]]:
 
 @dataclass(frozen=True)
 class Tried:
-    """How a program ended.
+    """The outcome of a program.
 
     Attributes:
         works: Whether it ended well.

@@ -1,7 +1,7 @@
-"""What `caspar bal` shows on standard error while it works.
+"""Show the progress of `caspar bal` on standard error.
 
-On a terminal a line that is gone afterwards, see `caspar.progress`; elsewhere a line for each step
-of the program, and one for an iteration every few seconds.
+A terminal shows a line that is gone afterwards, see `caspar.progress`; elsewhere each step of the
+program prints a line, and an iteration every few seconds.
 """
 
 import time
@@ -38,7 +38,7 @@ class _Lines:
             self._print(phase)
 
     def end(self) -> None:
-        """Nothing to show."""
+        """End the phase, and show nothing."""
         self._depth -= 1
 
     def iteration(self, text: Callable[[], str]) -> None:
@@ -47,10 +47,10 @@ class _Lines:
             self._print(text())
 
     def hide(self) -> None:
-        """Nothing to take away."""
+        """Do nothing: lines stay."""
 
     def close(self) -> None:
-        """Nothing to take away."""
+        """Do nothing: lines stay."""
 
     def _print(self, text: str) -> None:
         self._last_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the command line says where it cannot be loaded: a package is missing or broken.
+"""Report that the command line cannot be loaded: a package is missing or broken.
 
 Only the standard library is used.
 """

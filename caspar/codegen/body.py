@@ -1,4 +1,4 @@
-"""What the writers of kernel bodies share: a program's instructions, one after the other."""
+"""Base of the writers of kernel bodies: it walks a program's instructions in order."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

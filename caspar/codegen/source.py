@@ -1,4 +1,4 @@
-"""What code generation hands to a runtime: text, and what to pass for each parameter."""
+"""Output of code generation: the text of a kernel, and the parameters that a launch passes."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -65,7 +65,7 @@ class Param:
 
     @property
     def is_unsigned(self) -> bool:
-        """True if the integer is one of caspar's own; those of an access may be negative."""
+        """Return whether the integer is unsigned; those that an access adds may be negative."""
         return self.field in (COUNT, LENGTH, FIRST)
 
 
@@ -109,7 +109,7 @@ class Load:
 
     @property
     def is_value(self) -> bool:
-        """True if there is something that the kernel goes on with."""
+        """Return whether it loads a value that the rest of the kernel uses."""
         return self.name != "" and not self.is_address
 
     def goes_early(self, untouched: Collection[str]) -> bool:

@@ -34,12 +34,12 @@ _FREE: Bounds = (-math.inf, math.inf)
 
 @dataclass(frozen=True, eq=False)
 class CurveFits:
-    """What fits to P data sets found.
+    """The results of fits to P data sets.
 
     Attributes:
         values: (P,) of each parameter, by name.
-        stderr: (P,) standard errors, by name; 0 for what was held or is at a bound, NaN where the
-            data do not determine a parameter.
+        stderr: (P,) standard errors, by name; 0 for parameters that were held or are at a bound,
+            NaN for those that the data do not determine.
         covariance: (P, k, k) in the order of `values`.
         result: Statuses, costs and iterations: a `caspar.BatchResult`.
     """

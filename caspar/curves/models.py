@@ -101,7 +101,7 @@ def _lmfit_function(model: Any, names: tuple[str, ...]) -> Function:
 
 
 def _lmfit_evaluation(model: Any) -> Callable[[Any, dict[str, Any]], Any]:
-    """What maps x and all parameters by name to y."""
+    """Return a function of x and all parameters by name."""
     if hasattr(model, "left"):
         first, second = map(_lmfit_evaluation, (model.left, model.right))
         join = model.op
@@ -149,7 +149,7 @@ def _closed(bounds: Any) -> tuple[float, float]:
 
 
 def _astropy_function(model: Any) -> Function:
-    """What maps x and the model's parameters in their order to y."""
+    """Return a function of x and the model's parameters, in order."""
     if not hasattr(model, "left"):
         return with_symbolic_builtins(model.evaluate)
     operators: dict[str, Function] = {

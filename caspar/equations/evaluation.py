@@ -35,16 +35,16 @@ SECOND_ORDER_DAMPING = 1e-6
 
 @dataclass(frozen=True)
 class Correction:
-    """What weight and loss make of an instance, at the values where it was linearised.
+    """The effect of weight and loss on an instance, at the values where it was linearised.
 
     It is a `RowFactor`, K = k (I - beta r r^T).
 
     Attributes:
-        root: k; of a residual of one row k sqrt(d).
-        bend: beta; None: there is no second derivative to account for, or `root` has it.
-        residual: r, where there is `bend`; else ().
-        pull: v; () where only the Jacobian is asked for.
-        is_selected: Whether instances may weigh nothing: what their Jacobian is has no influence.
+        root: k; if the residual has one row, k sqrt(d).
+        bend: beta; None if no second derivative has to be included, or if `root` includes it.
+        residual: r if there is `bend`; else ().
+        pull: v; () if only the Jacobian is asked for.
+        is_selected: Whether weights may be zero; the Jacobian of such an instance is ignored.
     """
 
     root: Scalar
@@ -60,7 +60,7 @@ class Correction:
 
     @staticmethod
     def of_kept(kept: Sequence[Scalar], *, is_selected: bool) -> "Correction":
-        """From what `kept` was."""
+        """Rebuild a correction from its `kept` numbers."""
         root, *others = kept
         bend = others[0] if others else None
         return Correction(root, bend, tuple(others[1:]), is_selected=is_selected)

@@ -32,9 +32,9 @@ from caspar.memory.patterns import (
 
 
 class SharedSums(Enum):
-    """How values are summed over the items that share a node.
+    """Ways to sum values over the items that share a node.
 
-    ATOMIC: neighbouring lanes, then atomics: quickest, the bits differ from run to run.
+    ATOMIC: neighbouring lanes, then atomics: fastest, but bits differ from run to run.
     ORDERED: a partial for each node of a tile, summed in order by a second kernel.
     """
 
@@ -49,16 +49,16 @@ class SharedSums(Enum):
 
 @dataclass(frozen=True)
 class FactorForm:
-    """How a factor's kernels are made.
+    """The variant in which a factor's kernels are made.
 
     Attributes:
         sums: How sums over shared nodes are taken.
-        jacobian: Where Jacobians are between linearisation and product.
+        jacobian: How products get Jacobians: stored by the linearisation, or recomputed.
         eliminated: The argument whose node is eliminated; None: it has none.
         is_fused: No other factor touches that node type: sums over its nodes stay in a block.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
-        solver_eliminates: Some node type is eliminated, if not of this factor: no `block` of the
-            others is whole, and D is summed by itself.
+        solver_eliminates: Some node type is eliminated, even if this factor has none of it: then
+            a `block` of the others is not whole, and D is summed by itself.
         masks_eliminated: Components of the eliminated node may be held.
         bounds_eliminated: The eliminated node has bounds; then it has masks too.
     """
@@ -105,7 +105,7 @@ class FactorForm:
         return shared[0] if self.eliminated is not None and len(shared) == 1 else None
 
     def has_block(self, argument: Argument) -> bool:
-        """Whether its block of J^T J is summed; else only what is left of it by elimination."""
+        """Return whether its block of J^T J is summed, not only what elimination leaves of it."""
         return argument is self.eliminated or self.eliminated is None
 
     @property

@@ -83,13 +83,13 @@ def free_within(
     storage: Sequence[Scalar],
     gradient: Sequence[Scalar],
 ) -> list[Scalar]:
-    """For each component whether it moves: not if it is held, or pushed out at a bound.
+    """Return for each component whether it moves: it is not held, nor pushed out at a bound.
 
     Args:
-        limits: Lower and upper bounds by component; of what is held the lower above the upper one.
+        limits: Lower and upper bounds by component; if it is held, the lower exceeds the upper one.
         node: The type.
-        storage: Of a node.
-        gradient: Of the cost; its signs count.
+        storage: Storage of a node.
+        gradient: Gradient of the cost; only its signs are used.
     """
     free = []
     for component, (lower, upper) in enumerate(zip(*limits, strict=True)):

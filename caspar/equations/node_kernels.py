@@ -163,17 +163,17 @@ def factorize_kernel(
     masked: bool = False,
     bounded: bool = False,
 ) -> KernelSpec:
-    """From a block and `damping`: `preconditioner` W, lower triangle by rows, and `diagonal` D.
+    """Write `preconditioner` W, lower triangle by rows, and `diagonal` D of a block and `damping`.
 
-    Where blocks are scaled, D is there. Else it is of `block`; of a reduced type it was summed, and
-    is freed of zeros in place.
+    If blocks are scaled, D is not written. Else it is derived from `block`; that of a reduced type
+    was summed before, and its zeros are replaced in place.
 
     Args:
         node: The type.
         types: Floating types.
         eliminated: The type is eliminated.
         reduced: Others are: W is of `reduced_block`, a block of the system that is solved.
-        scaled: Blocks are.
+        scaled: Blocks are scaled.
         masked: Components may be held: W has no rows for these.
         bounded: Numbers have bounds.
     """

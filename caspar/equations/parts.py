@@ -22,7 +22,7 @@ from caspar.memory.patterns import AddSumPartials, ReadPartials, ReadSequential,
 
 
 class Lifetime(Enum):
-    """When the numbers of an array are needed, and of which node types there is one.
+    """Times at which the numbers of an array are needed, and the node types that have one.
 
     The arrays of one lifetime stand together in memory, one node type after the other.
     """
@@ -142,7 +142,7 @@ class NodePart(Enum):
         return masked or self is not NodePart.FREE
 
     def has_rows(self, *, eliminated: bool) -> bool:
-        """Whether an object's scalars stand together, of a type that is eliminated or not."""
+        """Return whether an object's scalars are contiguous; never if its type is eliminated."""
         return self.layout is Layout.ROWS and not eliminated
 
     def object_scalars(self, node: NodeType, types: Types, *, eliminated: bool) -> int:

@@ -33,7 +33,7 @@ LARGEST = sys.float_info.max
 
 
 class LinearOutcome(IntEnum):
-    """Why PCG stopped."""
+    """The reason why PCG stopped."""
 
     RUNNING = 0
     TOLERANCE = 1

@@ -123,7 +123,7 @@ class _Evaluator:
         return self._kernel.read(name, argument.storage_dim, dtype, access)
 
     def free(self) -> list[Scalar] | None:
-        """Whether each component of the node's tangent moves, for its leader; None: all do."""
+        """Return for the node's leader which tangent components move; None if no mask is read."""
         form = self._kernel.form
         has_own = form.masks_eliminated and not form.bounds_eliminated
         return is_free(self._of_node(NodePart.FREE)) if has_own else None

@@ -1,4 +1,4 @@
-"""Which node types are eliminated, and how each factor's kernels are made.
+"""Choose which node types are eliminated, and how each factor's kernels are made.
 
 Input: traced factors. Output: a `SolverForm`. Once for each solver.
 """
@@ -29,13 +29,13 @@ MAX_ELIMINATED_DIM = 15
 
 @dataclass(frozen=True)
 class SolverForm:
-    """How a solver's kernels are made.
+    """The variants in which a solver's kernels are made.
 
     Attributes:
         factors: The form of each factor, by its name.
         eliminated: Names of the eliminated node types.
         masked: Names of the node types of which components may be held.
-        bounded: Of these the names of those that have bounds.
+        bounded: Names of those among them that have bounds.
     """
 
     factors: Mapping[str, FactorForm]
@@ -45,17 +45,17 @@ class SolverForm:
 
     @property
     def is_scaled(self) -> bool:
-        """True if linear systems are solved in scaled variables: see `node_kernels`."""
+        """Return whether linear systems are solved in scaled variables: see `node_kernels`."""
         return any(form.jacobian.is_stored for form in self.factors.values())
 
     def rounds_values(self, types: Types) -> bool:
-        """Whether kernels derive Jacobians again, from values rounded to the type of storage."""
+        """Return whether kernels recompute Jacobians from values rounded to the storage type."""
         recomputes = any(not form.jacobian.is_stored for form in self.factors.values())
         return types.rounds_values and recomputes
 
     @property
     def is_ordered(self) -> bool:
-        """True if sums are taken in a fixed order."""
+        """Return whether sums are taken in a fixed order."""
         return all(form.sums is SharedSums.ORDERED for form in self.factors.values())
 
     @property
@@ -128,12 +128,12 @@ def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
 def elimination_refusal(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], names: Sequence[str]
 ) -> str:
-    """Why node types cannot be eliminated together; empty: they can.
+    """Return why node types cannot be eliminated together; empty if they can.
 
     Args:
         factors: Traced factors.
         nodes: Their node types.
-        names: Of those to eliminate.
+        names: Node types to eliminate.
     """
     if len(names) == len(nodes):
         return "another node type has to remain"
@@ -175,7 +175,7 @@ def solver_form(
         jacobian: Where Jacobians are between linearisation and product.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
         masked: Names of the node types of which components may be held.
-        bounded: Of these the names of those that have bounds.
+        bounded: Names of those among them that have bounds.
     """
     names = {node.name for node in eliminated}
     arguments = {factor.name: next(iter(_touched(factor, names)), None) for factor in factors}
@@ -205,13 +205,13 @@ def usual_sums(dialect: Dialect, *, deterministic: bool = False) -> SharedSums:
 def usual_storage(
     factors: Sequence[TracedFactor], eliminated: Sequence[NodeType], dialect: Dialect
 ) -> JacobianStorage:
-    """Where a target has Jacobians if nobody chose, but for their price.
+    """Return a target's default storage of Jacobians, before their price is considered.
 
-    A solver stores what is dear to derive again: see `solver.choice.jacobian`.
+    A solver stores Jacobians that are expensive to recompute: see `solver.choice.jacobian`.
 
-    If the target recomputes them at all, they are recomputed where PCG is the usual linear solver:
-    nodes are eliminated, and no factor couples two of those that remain of one type. A direct
-    solver reads each Jacobian a few times only, and exactly.
+    If the target recomputes them at all, it does so when PCG is the usual linear solver: nodes are
+    eliminated, and no factor couples two remaining nodes of one type. A direct solver reads each
+    Jacobian only a few times, and exactly.
     """
     is_quick = len(eliminated) > 0 and not couples_reduced(factors, eliminated)
     recomputes = dialect.recomputes_jacobians and is_quick
@@ -228,7 +228,7 @@ def couples_reduced(factors: Sequence[TracedFactor], eliminated: Sequence[NodeTy
 
 
 def couples_one_type(reduced: Sequence[Argument]) -> bool:
-    """Whether two of a factor's reduced arguments are of one type: chains are slow for PCG."""
+    """Return whether two reduced arguments of a factor have one type: PCG is slow on chains."""
     names = [argument.node_type.name for argument in reduced]
     return len(set(names)) < len(names)
 

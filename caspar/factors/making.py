@@ -1,4 +1,4 @@
-"""How a factor of the library is put together from its error and what the user chose.
+"""Make a factor of the library from its error and the user's choices.
 
 Input: a function that gives the rows of an error, its arguments, and choices: name, noise, markers,
 and for each node a type or a `Part` of one. Output: a `LibraryFactor`. Nothing is traced here: some
@@ -90,7 +90,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Choices:
-    """What every function of the library lets its user choose.
+    """The choices that every function of the library offers.
 
     Attributes:
         name: The factor's name; its arrays are passed under it.

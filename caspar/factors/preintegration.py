@@ -193,7 +193,7 @@ def preintegrate_steps(
 
 @dataclass
 class _Sums:
-    """What is known after some samples; rotations are matrices."""
+    """The sums after some samples; rotations are matrices."""
 
     rotation: Array
     velocity: Array
@@ -203,7 +203,7 @@ class _Sums:
 
     @staticmethod
     def zero(count: int) -> "_Sums":
-        """Before the first sample."""
+        """Sums before the first sample."""
         zeros = np.zeros
         return _Sums(
             np.tile(np.eye(3), (count, 1, 1)),

@@ -1,5 +1,5 @@
-"""From a residual function to expressions: markers, tracing, derivatives.
+"""Turn residual functions into expressions: markers, tracing, derivatives.
 
 It is the only package that knows SymPy and SymForce. It does not know how an expression is
-scheduled, nor what arrays are.
+scheduled, and knows no arrays.
 """

@@ -28,7 +28,7 @@ _DIGEST_LENGTH = 16
 
 
 def identifier_refusal(name: object) -> str:
-    """Why a field of a dataclass cannot have a name; empty: it can."""
+    """Say why a field of a dataclass cannot have a name; empty: it can."""
     if name == "<lambda>":
         return "a lambda has no name of its own; write the function with def and a name"
     if not isinstance(name, str) or not name.isidentifier():
@@ -42,7 +42,7 @@ def identifier_refusal(name: object) -> str:
 
 
 def name_refusal(name: object) -> str:
-    """Why a factor, argument, node type, kernel or output cannot have a name; empty: it can."""
+    """Say why a factor, argument, node type, kernel or output cannot have a name; empty: it can."""
     refusal = identifier_refusal(name)
     if refusal == "" and SEPARATOR in str(name):
         name = str(name)

@@ -1,4 +1,4 @@
-"""Which floating type each precision uses for what."""
+"""The floating types that each precision uses."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Types:
 
     @property
     def rounds_values(self) -> bool:
-        """True if what computes in the type of storage reads rounded copies of values."""
+        """Return whether computations in the type of storage read rounded values."""
         return self.values is not self.storage
 
 

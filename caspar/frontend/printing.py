@@ -1,4 +1,4 @@
-"""What was traced as text: arguments with kinds and sizes, results as expressions.
+"""Print a trace as text: arguments with kinds and sizes, results as expressions.
 
 Sub-expressions that occur more than once are named, as they would be written by hand: a residual
 is short, but its expression written out is not.

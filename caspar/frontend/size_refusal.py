@@ -1,6 +1,6 @@
-"""What is said of factors whose kernels would take minutes to compile.
+"""Refuse factors whose kernels would take minutes to compile.
 
-Input: traced factors, node types, and the kernel that is too large. Output: a message. Only when
+Input: traced factors, node types, and the kernel that is too large. Output: a message. Only if
 kernels are refused.
 """
 

@@ -1,7 +1,7 @@
-"""What a pass did to a graph: the calls it took away and those it put in.
+"""Show how a pass changed a graph: the calls it took away and those it put in.
 
-A pass numbers all values anew. So values of the two graphs are matched by what they are worth for
-two arbitrary inputs: x^2 and x x are the same value, and calls that read it have not changed.
+A pass numbers all values anew. So values of the two graphs are matched by their numbers for two
+arbitrary inputs: x^2 and x x are the same value, and calls that read it have not changed.
 Conditions and what depends on one piece by piece may agree there by chance, and a number may not be
 defined there: these are matched by their call. Linear in the size of the graphs.
 """
@@ -75,7 +75,7 @@ def _only_first(first: _Keyed, second: _Keyed) -> list[int]:
 
 
 def _places(old: _Keyed, new: _Keyed) -> list[int]:
-    """For each call of the new graph one of the old: it makes the same, or a later one does."""
+    """Find the old call that makes the same as each new call, or as the next new one."""
     made = {_made(call, old.values): n for n, call in reversed([*enumerate(old.graph.calls)])}
     places, place = [], len(old.graph.calls)
     for call in reversed(new.graph.calls):

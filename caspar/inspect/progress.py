@@ -1,4 +1,4 @@
-"""How far a graph has come when some steps of its schedule are done, and what each step is of.
+"""Tell how far a graph is after some steps of its schedule, and which part a step computes.
 
 A sum of five terms is one call and several steps, whose partial sums are values the graph does not
 have; a product fused into a sum has no step that makes its value. `step_parts` finds both again
@@ -22,7 +22,7 @@ _PRODUCTS = (Op.MUL, Op.NMUL)
 
 @dataclass(frozen=True)
 class StepPart:
-    """What a step is in the graph.
+    """The calls of a graph that a step works on.
 
     Attributes:
         calls: Indices of the calls it works on; the first is the one whose result it advances, the
@@ -65,7 +65,7 @@ class _Finder:
         return value < self._graph.num_values
 
     def _factors_of(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """What is multiplied in a step; a partial product of a fused one has several."""
+        """Return the factors a step multiplies; a partial product stands for several."""
         parts = (self._partial_factors.get(value, (value,)) for value in values)
         return tuple(sorted(factor for part in parts for factor in part))
 
@@ -132,7 +132,7 @@ class _Finder:
 
 
 class CallState(Enum):
-    """What has become of a call."""
+    """The progress of a call."""
 
     COMPLETED = "completed"
     LATEST = "latest"
@@ -140,7 +140,7 @@ class CallState(Enum):
 
 
 class ValueState(Enum):
-    """What has become of a value."""
+    """The progress of a value."""
 
     LIVE = "live"
     FINISHED = "finished"

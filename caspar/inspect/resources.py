@@ -37,7 +37,7 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class KernelReport:
-    """What became of one kernel.
+    """One compiled kernel.
 
     Attributes:
         name: The kernel's name.
@@ -167,7 +167,7 @@ def occupancy_text(held: Occupancy | None) -> str:
 
 
 def block_sizes_text(occupancies: Mapping[int, Occupancy]) -> str:
-    """Why a block size is chosen; empty where it is not known what a multiprocessor holds."""
+    """Say why a block size is chosen; empty if a multiprocessor's limits are not known."""
     if len(occupancies) == 0:
         return ""
     if len(occupancies) == 1:

@@ -106,7 +106,7 @@ class KernelInspection:
 
     @property
     def trace(self) -> TextView:
-        """What was traced: arguments and residual, retraction, or outputs of a kernel function."""
+        """The trace: arguments and residual, retraction, or outputs of a kernel function."""
         return TextView(self.traced)
 
     @property

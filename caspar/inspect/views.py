@@ -1,4 +1,4 @@
-"""What a stage shows: text when it is printed, a picture in a notebook where there is one."""
+"""Views of a stage: text when it is printed, a picture in a notebook if there is one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

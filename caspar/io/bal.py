@@ -208,7 +208,7 @@ def write_bal(path: FilePath, problem: BalProblem) -> None:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where things are among the numbers that follow the header."""
+    """The layout of the numbers that follow the header."""
 
     num_cameras: int
     num_points: int

@@ -45,7 +45,7 @@ def path_text(path: FilePath) -> str:
 
 
 class Compression(Enum):
-    """How the bytes of a file are packed: (name, suffix, first bytes)."""
+    """The compression of a file: (name, suffix, first bytes)."""
 
     NONE = ("plain text", "", b"")
     BZIP2 = ("bzip2", ".bz2", b"BZh")

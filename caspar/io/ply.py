@@ -27,7 +27,7 @@ _VERTEX = np.dtype(
 
 
 class PlyEncoding(Enum):
-    """How the vertices are written; the value is the name in the file's header."""
+    """The encoding of the vertices; the value is its name in the file's header."""
 
     BINARY = "binary_little_endian"
     ASCII = "ascii"

@@ -34,7 +34,7 @@ _NUMBERED_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 
 @dataclass(frozen=True)
 class Target:
-    """What writing to a path does.
+    """The file or device that a path leads to.
 
     Attributes:
         path: the path as it was given, for messages.
@@ -49,7 +49,7 @@ class Target:
 
     @property
     def is_direct(self) -> bool:
-        """True if this is a device, a FIFO or a descriptor, which is no part of a transaction."""
+        """Return whether this is a device, FIFO or descriptor, outside any transaction."""
         return self.file is None and self.old is not None and not stat.S_ISDIR(self.old.st_mode)
 
     def is_same_file(self, other: "Target") -> bool:

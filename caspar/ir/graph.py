@@ -15,7 +15,7 @@ from caspar.ir.ops import OP_INFO, Op
 
 
 class TableEntry(NamedTuple):
-    """Which number of a table a GATHER loads, and what it loads outside the table.
+    """The number of a table that a GATHER loads, and its result outside the table.
 
     The table begins with the number of samples along each axis, then come its numbers, in the order
     of the axes and channels last. Each operand of the GATHER is a whole number, the place along one

@@ -88,10 +88,10 @@ def solve(
 
 @dataclass(frozen=True)
 class _Call:
-    """What a solve is called with.
+    """The arguments of a solve.
 
     Attributes:
-        paths: Of the arrays that are arguments.
+        paths: Paths of the arrays in `arrays`.
     """
 
     solver: Any

@@ -68,7 +68,7 @@ class BoundKernel:
 
     @property
     def plan(self) -> CallPlan:
-        """What was decided: backend, type, kernel."""
+        """The plan of its calls: backend, type, kernel."""
         return self._plan
 
     def __repr__(self) -> str:

@@ -184,7 +184,7 @@ def describe_kernel(
 
 
 def error_html(error: KernelError) -> str:
-    """Why a kernel cannot be described; the error names it."""
+    """Return as HTML why a kernel cannot be described; the error names it."""
     return f"<p>{escape(str(error))}</p>"
 
 
@@ -216,7 +216,7 @@ def _row(
 
 
 def _passed(one: KernelInput | KernelOutput, *, is_output: bool) -> str:
-    """What a call takes for an argument."""
+    """Describe what a call takes for an argument."""
     objects = object_count(one.access)
     values = f"({objects},)" if one.is_scalar else f"({objects}, {one.storage_dim})"
     needed = [name for name in one.access.options if name not in one.access.defaults]

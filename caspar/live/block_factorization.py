@@ -463,7 +463,7 @@ class BlockFactorization:
 
     @property
     def is_definite(self) -> bool:
-        """True if no pivot of the last factorisation was zero to rounding."""
+        """Return whether no pivot of the last factorisation was zero to rounding."""
         return self.least_pivot > NO_PIVOT
 
     def solve(self, rhs: Rows) -> Rows:

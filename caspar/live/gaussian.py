@@ -1,9 +1,9 @@
-"""What nodes knew that were taken out: a Gaussian on their neighbours, in square-root form.
+"""Replace nodes that are removed by a Gaussian on their neighbours, in square-root form.
 
-Input: rows of the whitened Jacobian that depend on what is taken out. Output: rows on the rest that
-have the same minimum and curvature. By orthogonal transformations of rows alone, so that no
-normal matrix is formed: the result is positive semidefinite whatever rounding does, and what was
-known weakly stays weak (Bierman 1977; Demmel et al., Square Root Bundle Adjustment, CVPR 2021).
+Input: rows of the whitened Jacobian that depend on the removed nodes. Output: rows on the rest that
+have the same minimum and curvature. Rows are only transformed orthogonally, and no normal matrix
+is formed: the result is positive semidefinite whatever rounding does, and weak information stays
+weak (Bierman 1977; Demmel et al., Square Root Bundle Adjustment, CVPR 2021).
 Cost tier: once for each marginalisation.
 """
 

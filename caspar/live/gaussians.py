@@ -41,7 +41,7 @@ class Gaussians:
 
     @property
     def constant(self) -> float:
-        """What all of them cost at their minima."""
+        """The cost of all Gaussians at their minima."""
         return sum(one.constant for one in self.by_handle.values())
 
     def add(self, gaussian: Gaussian) -> int:
@@ -88,7 +88,7 @@ class Gaussians:
         ]
 
     def evaluate(self, values: Mapping[str, Rows]) -> dict[int, RowGroup]:
-        """Their rows by handle, at some values of the node types."""
+        """Return their rows by handle, at some values of the node types."""
         if len(self.by_handle) == 0:
             return {}
         steps = {name: one[1] for name, one in self._linearizer.evaluate(values).items()}
@@ -116,12 +116,12 @@ class Gaussians:
     def made(
         self, groups: Sequence[RowGroup], removed: Mapping[str, Flags], num_unknowns: int
     ) -> Gaussian | None:
-        """What rows tell of the nodes that stay; None: they depend on no such node.
+        """Marginalise rows to the nodes that stay; None: they depend on no such node.
 
         Args:
             groups: All rows that depend on a node that goes.
-            removed: By node type flags of those that go.
-            num_unknowns: Of all nodes.
+            removed: By node type flags of the nodes that go.
+            num_unknowns: Unknowns of all nodes.
         """
         if len(groups) == 0:
             return None

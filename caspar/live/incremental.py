@@ -56,7 +56,7 @@ MAX_DAMPING = 1e8
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What an update did.
+    """The result of an update.
 
     Attributes:
         cost: The cost after the update: 1/2 the sum of w rho(|r|^2) of all factors and Gaussians.
@@ -413,7 +413,7 @@ class Incremental:
         )
 
     def covariances(self, chosen: Mapping[str, NDArray[np.int64]]) -> dict[str, Rows]:
-        """By node type (k, dim, dim) blocks of the inverse of J^T J, for nodes by their places.
+        """Return (k, dim, dim) blocks of the inverse of J^T J for nodes, by type and place.
 
         Raises:
             RankDeficiencyError: A node that is asked for is free in some direction.

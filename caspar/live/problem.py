@@ -407,7 +407,7 @@ class Problem:
             self._incremental.forget()
 
     def arrays(self) -> dict[str, Any]:
-        """What `caspar.Solver.solve` takes: copies, with positions instead of ids.
+        """Return arrays for `caspar.Solver.solve`: copies, positions instead of ids.
 
         Gaussians are not among them.
         """

@@ -324,7 +324,7 @@ class FactorTable(Numbered):
                 column[...] = places[column]
 
     def arrays(self) -> dict[str, Any]:
-        """What `Solver.solve` takes for this factor; copies."""
+        """Return copies for `Solver.solve` of this factor."""
         found: dict[str, Any] = {name: one.column.copy() for name, one in self.nodes.items()}
         for argument in self.factor.inputs:
             if argument.node is not None:

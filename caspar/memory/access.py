@@ -1,4 +1,4 @@
-"""How a kernel's arguments are read and written: what every access pattern says of itself.
+"""Interface of access patterns: how a kernel's arguments are read and written.
 
 Thread `i` of a kernel handles item `i` (a factor, a node); a *tile* is the run of consecutive
 items one block handles together. A pattern is one class, in `memory.accessors`: it holds what the
@@ -68,32 +68,32 @@ class ArgSpec:
 
     @property
     def accessors(self) -> tuple[Accessor, ...]:
-        """How it is read and how it is written."""
+        """The read and write accesses that it has."""
         return tuple(access for access in (self.read, self.write) if access is not None)
 
     @property
     def is_written(self) -> bool:
-        """True if its array changes."""
+        """Return whether its array changes."""
         return self.write is not None
 
     @property
     def has_array(self) -> bool:
-        """True if an array is passed for it."""
+        """Return whether an array is passed for it."""
         return all(access.has_array for access in self.accessors)
 
     @property
     def holds_partials(self) -> bool:
-        """True if its array holds partial sums rather than objects."""
+        """Return whether its array holds partial sums rather than objects."""
         return any(access.holds_partials for access in self.accessors)
 
     @property
     def in_rows(self) -> bool:
-        """True if all scalars of an object stand together, see `layout.row_scalars`."""
+        """Return whether the scalars of an object are contiguous, see `layout.row_scalars`."""
         return any(access.rows for access in self.accessors)
 
     @property
     def has_own_chunks(self) -> bool:
-        """True if its chunks have PARTIAL_CHUNK scalars, whatever their type."""
+        """Return whether its chunks have PARTIAL_CHUNK scalars, whatever their type."""
         return any(access.has_own_chunks for access in self.accessors)
 
     @property
@@ -160,7 +160,7 @@ class Accessor(ABC):
 
     @property
     def has_own_chunks(self) -> bool:
-        """True if chunks have four scalars of whatever type, as those of partial sums."""
+        """Return whether chunks have four scalars of any type, like those of partial sums."""
         return self.holds_partials
 
     @property
@@ -237,7 +237,7 @@ class ReadAccessor(Accessor):
         return arg.dtype
 
     def table_start(self, arg: ArgSpec) -> str:
-        """Of an argument that holds tables: where the item's begins, in both languages."""
+        """Return where the item's table begins in the argument, in text for both languages."""
         raise NotImplementedError(f"{self.name} reads no tables")
 
     def half(self, *, successor: bool) -> ReadAccessor:
@@ -267,11 +267,11 @@ class ExchangeAccessor(ReadAccessor):
     collects: ClassVar[bool] = True
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """Nothing to read before values were given."""
+        """Refuse: there is nothing to read before values were given."""
         raise NotImplementedError
 
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """Nothing to read before values were given."""
+        """Refuse: there is nothing to read before values were given."""
         raise NotImplementedError
 
     @abstractmethod
@@ -288,7 +288,7 @@ class ExchangeAccessor(ReadAccessor):
 
 
 class Kit(Protocol):
-    """What a write that needs scratch memory asks of the one who binds it."""
+    """Services that a write which needs scratch memory asks of whoever binds it."""
 
     @property
     def count(self) -> int:
@@ -356,7 +356,7 @@ class WriteAccessor(Accessor):
 
     @property
     def begins_with_zeros(self) -> bool:
-        """True if a fresh array must be cleared: what is added to, and what items leave out."""
+        """Return whether a fresh array must be cleared: items add to it, or leave objects out."""
         return self.adds or not self.writes_all
 
     def in_kernel(self, options: Options, is_atomic: bool) -> WriteAccessor:

@@ -11,7 +11,7 @@ Array = Any
 
 
 def address(array: Array) -> int:
-    """Where an array begins."""
+    """Return the address of an array."""
     pointer = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
     return int(pointer)
 

@@ -1,4 +1,4 @@
-"""What a kernel argument is bound to before a launch."""
+"""Values that a kernel argument is bound to before a launch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Late:
 
     @property
     def number(self) -> int:
-        """What a launch on the host passes: an integer, or where an array begins."""
+        """The number that a launch on the host passes: an integer, or an array's address."""
         if self.address is not None:
             return self.address()
         value = self.now()
@@ -53,7 +53,7 @@ class Lates:
 
 
 def at_present(value: Any) -> Any:
-    """What a late value is now; anything else as it is."""
+    """Return the present value of a late value; anything else as it is."""
     return value.now() if isinstance(value, Late) else value
 
 

@@ -10,7 +10,7 @@ from caspar.memory.accessors.sequential import ReadSequential, WriteSequential
 
 
 class Direction(Enum):
-    """To the blocked layout, or from it."""
+    """Direction of a conversion: to the blocked layout, or from it."""
 
     PACK = "pack"
     UNPACK = "unpack"
@@ -51,5 +51,5 @@ class ConvertSpec:
 
     @property
     def args(self) -> tuple[ArgSpec, ArgSpec]:
-        """In the order of the signature."""
+        """The arguments in the order of the signature."""
         return self.rows, self.blocked

@@ -1,4 +1,4 @@
-"""What decides how kernels of a target are made, besides the text that they are written in."""
+"""Properties of a target that decide how its kernels are made, besides the language."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a kernel is before it is compiled: its arguments and its expression graph."""
+"""A kernel before it is compiled: its arguments and its expression graph."""
 
 from dataclasses import dataclass
 
@@ -42,5 +42,5 @@ class KernelSpec:
 
     @property
     def accessors(self) -> tuple[Accessor, ...]:
-        """How its arguments are read and written."""
+        """The accesses by which its arguments are read and written."""
         return tuple(access for arg in self.args for access in arg.accessors)

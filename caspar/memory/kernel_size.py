@@ -1,4 +1,4 @@
-"""How long kernels take to compile, foretold from their graphs: what is too large is refused.
+"""Predict from graphs how long kernels take to compile, and refuse those that are too large.
 
 Code is unrolled: every operation and every scalar that is read or written is a line or more, and
 LLVM and NVRTC take time for each. Cost tier: once for a kernel that no cache has.

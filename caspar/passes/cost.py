@@ -1,4 +1,4 @@
-"""What each target computes natively, and at what price.
+"""Native ops of each target, and their prices.
 
 Prices are relative to one multiplication, by throughput, plus `PRICE_OF_ULP` for each unit in the
 last place of the op's greatest error: where two ways are about as fast, the more accurate one is

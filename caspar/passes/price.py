@@ -1,4 +1,4 @@
-"""What arithmetic costs, whatever runs it. Input: an expression graph. Output: a number."""
+"""Add up the price of arithmetic. Input: an expression graph. Output: a number."""
 
 from caspar.ir.graph import Call, Graph
 from caspar.ir.ops import Op

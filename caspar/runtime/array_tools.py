@@ -1,7 +1,7 @@
-"""Where the arrays of a structure are looked through: on the host as long as that is quick.
+"""Look through the arrays of a structure on the host, as long as that is quick.
 
-CuPy compiles a kernel for each thing that it does with arrays, one after the other, and a structure
-takes dozens of them.
+CuPy compiles a kernel for each array operation, one after the other, and a structure needs dozens
+of them.
 """
 
 import hashlib

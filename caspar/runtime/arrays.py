@@ -28,7 +28,7 @@ _DLPACK_CUDA = (2, 13)
 
 @dataclass(frozen=True)
 class Location:
-    """Where an array lives: `host`, or `cuda` and a device number."""
+    """The place of an array: `host`, or `cuda` and a device number."""
 
     kind: str
     number: int = 0
@@ -42,7 +42,7 @@ HOST = Location("host")
 
 
 def location(array: Any) -> Location:
-    """Where an array lives; Python sequences live on the host."""
+    """Return where an array lives; Python sequences live on the host."""
     if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
         return HOST
     kind, number = array.__dlpack_device__()
@@ -77,7 +77,7 @@ def reading(where: str, given: Any) -> Iterator[None]:
 
 
 def checked_location(where: str, given: Any) -> Location:
-    """Where a user's array lives.
+    """Return where a user's array lives.
 
     Raises:
         InputError: The array does not say, for example because it has been deleted.
@@ -199,7 +199,7 @@ def _restore(result: Array, start: Array, end: Array, given: Array) -> None:
 
 
 def _same(one: Array, other: Array) -> Array:
-    """Where two arrays hold the same; NaN is NaN."""
+    """Compare two arrays by entry; NaN equals NaN."""
     return (one == other) | ((one != one) & (other != other))
 
 

@@ -1,4 +1,4 @@
-"""What the solver asks of a backend.
+"""Interface between the solver and a backend.
 
 Cost tiers: `load` and `allocate` once for a solver or plan, `bind` and `sequence` once for a
 plan, `run` in the inner loop.
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class PlainDecision(NamedTuple):
-    """How plain steps are decided about.
+    """The kernel that decides about plain steps.
 
     Attributes:
-        text: A kernel for the processor. Its table: numbers, of which the first one tells whether
-            it takes no step and the second one counts steps; a row of each step; addresses of
-            entries of D; how many; and scalars.
+        text: A kernel for the processor. Its table holds numbers, of which the first one tells
+            whether it takes no step and the second one counts steps; a row of each step; addresses
+            of entries of D and how many there are; and scalars.
         num_numbers: Numbers.
         num_scalars: Scalars.
     """
@@ -62,7 +62,7 @@ class Kernel(Protocol):
 
     @property
     def source(self) -> KernelSource:
-        """What it was compiled from."""
+        """The source that it was compiled from."""
 
     @property
     def block_size(self) -> int:
@@ -78,7 +78,7 @@ class Launch(Protocol):
 
     @property
     def values(self) -> Sequence[int | Array]:
-        """What was bound to each parameter: integers, and arrays whose addresses are passed."""
+        """The value bound to each parameter: an integer, or an array whose address is passed."""
 
     def without(self, arrays: Sequence[Array]) -> "Launch":
         """The same, but it does not keep some arrays alive: others take their place."""
@@ -126,7 +126,7 @@ class Loop(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why the host drives it, where the device could; with advice."""
+        """Reasons why the host drives it although the device could, with advice."""
 
     def run(self, max_runs: int) -> None:
         """Run all phases until the flag is not zero, at most `max_runs` times.
@@ -243,7 +243,7 @@ class Memory(Protocol):
 
 
 class Indexing(Protocol):
-    """What is found out about indices, on the device: tiles, orders, checks."""
+    """Work on indices on the device: tiles, orders, checks."""
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index; see `memory.tiling.tiles.build_tile_index`."""
@@ -395,10 +395,10 @@ class Executor(Protocol):
 
     @property
     def clock(self) -> str:
-        """What `time` measures with, in words."""
+        """The clock that `time` uses, in words."""
 
     def usage(self, kernel: Kernel) -> "KernelUsage | None":
-        """What a kernel takes of the device; None where that is not known."""
+        """Return the resources that a kernel takes of the device; None if they are not known."""
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """Blocks of a kernel, tiles on the processor, that run at the same time."""
@@ -408,11 +408,11 @@ class Executor(Protocol):
 
     @property
     def num_multiprocessors(self) -> int:
-        """What runs at the same time: multiprocessors, or threads."""
+        """Number of units that run at the same time: multiprocessors, or threads."""
 
     @property
     def current_stream(self) -> int:
-        """Where the caller's work goes; 0 on the processor."""
+        """The stream that gets the caller's work; 0 on the processor."""
 
     def scope(self) -> AbstractContextManager[object]:
         """Everything a solve enqueues happens inside it, after the caller's own work."""
@@ -432,13 +432,13 @@ class Factorizations(Protocol):
         scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
-        """What takes plain steps of Levenberg-Marquardt without the host; None: nothing does.
+        """Return a driver of plain Levenberg-Marquardt steps without the host; None: there is none.
 
         Args:
-            decision: Asked for how it decides.
-            step: From values that were scored to a candidate that was scored.
+            decision: Returns the kernel that decides.
+            step: Launches that lead from scored values to a scored candidate.
             accept: Makes the candidate the current values.
-            scalars: The solver's scalars that it looks at, (1,) each.
+            scalars: The solver's scalars that it reads, (1,) each.
             diagonals: (n, lanes) each, the entries of D.
         """
 
@@ -478,7 +478,7 @@ class Backend(Memory, Indexing, Executor, Factorizations, Protocol):
 
     @property
     def traits(self) -> BackendTraits:
-        """What solver, kernels and arrays need to know of it."""
+        """Properties that solver, kernels and arrays need to know of it."""
 
     @property
     def device(self) -> str:

@@ -66,15 +66,15 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class CacheUsage:
-    """What the cache folder holds.
+    """The contents of the cache folder.
 
     Attributes:
-        folder: Where it is; None: the user has no home folder.
+        folder: Its path; None: the user has no home folder.
         num_files: Entries.
         num_bytes: Their total size.
         max_bytes: The size above which the least recently used entries are deleted.
-        refusal: Why the folder is not used, and what to do; empty: it is.
-        num_others: Files in the folders of entries that are none of caspar's.
+        refusal: Why the folder is not used, and what to do; empty if it is used.
+        num_others: Files in the folders of entries that are not caspar's.
     """
 
     folder: Path | None
@@ -87,7 +87,7 @@ class CacheUsage:
 
 @dataclass
 class _OfProcess:
-    """What this process has written and said.
+    """Record of what this process has written, and of its warnings.
 
     Attributes:
         unscanned_bytes: Bytes written since the size was last looked at; None: never.
@@ -144,14 +144,14 @@ def max_cache_bytes() -> int:
 
 
 def folder_refusal(folder: Path, variable: str = FOLDER_VARIABLE) -> str:
-    """Why a folder is not used as a cache: others could write into it. Empty: it may be.
+    """Return why a folder is unsafe as a cache: others could write into it. Empty: it is safe.
 
     Args:
         folder: It need not exist.
         variable: The environment variable that chooses another one.
 
     Raises:
-        OSError: It cannot be looked at.
+        OSError: Its status cannot be read.
     """
     try:
         status = os.stat(folder)
@@ -214,7 +214,7 @@ def _is_trusted(status: os.stat_result) -> bool:
 
 
 def read_entry(kind: str, key: str) -> bytes | None:
-    """What was stored under a key; None if there is nothing, or nothing that passes the check.
+    """Return the content stored under a key; None if there is none, or none passes the check.
 
     Args:
         kind: One of `KINDS`.

@@ -68,7 +68,7 @@ class SparseFactorization(Factorization, Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why another library than the usual one factorises, with advice."""
+        """Reasons why another library than the usual one factorises, with advice."""
 
     @property
     def num_bytes(self) -> int:
@@ -79,7 +79,7 @@ class SparseFactorization(Factorization, Protocol):
         """(nnz,) entries of the lower triangle in CSR; they are kept."""
 
     def launch(self, rhs: Array, solution: Array) -> Any:
-        """What factorises and solves within a list of launches; None: only the host can ask for it.
+        """Return a launch that factorises and solves; None if only the host can call the library.
 
         Args:
             rhs: As for `solve`.

@@ -1,4 +1,4 @@
-"""What a launch passes for the parameters of a kernel, and how many blocks it has."""
+"""Values that a launch passes for a kernel's parameters, and its number of blocks."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""How long runs take: as many in a row as a clock needs."""
+"""Measure how long runs take: as many in a row as a clock needs."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What solver, kernels and arrays need to know of a backend, instead of asking for its name."""
+"""Properties of a backend that others need to know, instead of asking for its name."""
 
 from dataclasses import dataclass
 

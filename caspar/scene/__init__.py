@@ -1,7 +1,7 @@
-"""What can be drawn of a solve: poses, cameras and points at some values, and what links them.
+"""Describe a solve for drawing: poses, cameras and points at some values, and links.
 
 Input: a `SolveResult`, or COLMAP models before and after. Output: a `Scene` of plain arrays,
-thinned where there is more than anybody can look at. Public as `caspar.scene`; `caspar.view` writes
+thinned if there is more than anybody can look at. Public as `caspar.scene`; `caspar.view` writes
 it into a file for a browser, `caspar.rerun` sends it to Rerun's viewer. Nothing here draws.
 """
 

@@ -29,7 +29,7 @@ _TAKES_FROM_WORLD = re.compile(rf"_(?:T|from)_(?:{_WORLD})$", re.IGNORECASE)
 
 
 class PlaceKind(Enum):
-    """What a place is: the value is its size in storage."""
+    """The kind of a place; the value is its size in storage."""
 
     POSE3 = 7
     POSE2 = 4
@@ -38,7 +38,7 @@ class PlaceKind(Enum):
 
     @property
     def is_pose(self) -> bool:
-        """True if it has axes."""
+        """Return whether it has axes."""
         return self in (PlaceKind.POSE3, PlaceKind.POSE2)
 
     @property
@@ -153,7 +153,7 @@ _SAMPLE = 20_000
 
 @dataclass(frozen=True, eq=False)
 class _Ends:
-    """What a factor touches of what is drawn.
+    """The drawn nodes that a factor touches.
 
     Attributes:
         factor: The factor.

@@ -12,7 +12,7 @@ Rows = NDArray[np.int64]
 
 
 class GroupKind(Enum):
-    """How the instances of a node type are drawn."""
+    """The form in which a node type is drawn."""
 
     POINTS = "points"
     POSES = "poses"
@@ -96,15 +96,15 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What is drawn of a solve.
+    """The drawn parts of a solve.
 
     Attributes:
         title: What it is.
         facts: Sentences: sizes, costs, what is left out.
         unit: Unit of the lengths of residuals, such as `px`; empty: none is known.
         is_planar: Whether all z are 0.
-        groups: What has a place.
-        links: What is measured between places.
+        groups: Nodes that have a place.
+        links: Measurements between places.
         states: In order; the first is the start, the last the solution.
     """
 

@@ -41,7 +41,7 @@ _POINTS_PER_WRITE = 1 << 13
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BundlerScene:
-    """What a file of Bundler holds.
+    """The contents of a Bundler file.
 
     Attributes:
         cameras: (num_cameras, 10) float64: qx qy qz qw tx ty tz f k1 k2, as in `BalProblem`. The

@@ -49,7 +49,7 @@ _LARGEST_SIDE = 1 << 24
 
 @dataclass(frozen=True)
 class _Projection:
-    """How a camera of OpenSfM becomes COLMAP's.
+    """The conversion of OpenSfM's camera to COLMAP's.
 
     Attributes:
         model: COLMAP's name.

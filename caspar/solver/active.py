@@ -94,12 +94,12 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Active:
-    """What takes part in a solve.
+    """The factors and node types that take part in a solve.
 
     Attributes:
-        recipe: What the user chose, with the factors that have instances, the node types that they
+        recipe: The user's choices, with the factors that have instances, the node types that they
             touch, and the precision of the solve.
-        remarks: On what takes no part, and what does not suit the rest.
+        remarks: Remarks on idle factors, and on choices that do not suit the others.
         held: Names of the node types that are constants of the factors, see `held_types`.
         given: The factors as the user wrote them.
     """
@@ -231,7 +231,7 @@ class Chooser:
         return replace(recipe, factors=factors)
 
     def _with_masks(self, recipe: Recipe, problem: Problem, held: tuple[str, ...]) -> Recipe:
-        """With what is held: whole types as constants, parts of others by masks."""
+        """Return the recipe with held types as constants, and masks for parts of others."""
         if len(problem.free) == 0:
             return recipe
         factors, nodes, precision = recipe.factors, recipe.nodes, recipe.precision

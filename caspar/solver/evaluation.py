@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What the factors cost at some values.
+    """The costs, residuals and weights of factors at some values.
 
     Attributes:
         costs: The cost of each factor, by name: 1/2 * the sum of w rho(|r|^2) over its instances.

@@ -38,7 +38,7 @@ start with a residual of 1e30 would take hundreds of solves that change nothing.
 
 
 class GncLoss(Enum):
-    """What a solve ends with.
+    """The loss that a solve ends with.
 
     TRUNCATED: an inlier costs its squared residual, an outlier the squared threshold.
     GEMAN_MCCLURE: that loss, with the threshold as its scale.
@@ -67,13 +67,13 @@ class GncStep:
 
 @dataclass(frozen=True, eq=False)
 class GncResult:
-    """What `solve_gnc` returns.
+    """The result of `solve_gnc`.
 
     Attributes:
-        result: Of the last solve; its costs are weighted ones. The status is `NO_RESIDUALS` if
+        result: Result of the last solve, with weighted costs. The status is `NO_RESIDUALS` if
             every factor has a threshold and no residual is within it.
-        weights: By each factor with a threshold (m,) in [0, 1], without the user's weights.
-        inliers: By the same (m,) booleans: residuals within the threshold at the end.
+        weights: For each factor with a threshold (m,) in [0, 1], without the user's weights.
+        inliers: For each of these (m,) booleans: residuals within the threshold at the end.
         steps: One for each solve.
         has_settled: Whether weights no longer changed. If not, `max_steps` ended it, or all
             residuals were taken for outliers.

@@ -1,9 +1,7 @@
-"""What a solver makes before it iterates, and keeps for the next solves: on one device or several.
+"""Prepare kernels and systems before the iterations, and keep them for the next solves.
 
 Each device here has a `KeptSystem` for its part. Several devices are those of one process, or one
 of each of several processes.
-
-Also here: what a device makes before it iterates, and keeps for the next solves.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What a solver made ready for a problem: sizes, choices, kernels and memory, as plain values.
+"""A prepared problem: sizes, choices, kernels and memory, as plain values.
 
 Output of `Solver.prepare`. It describes a plan and holds none of its memory. Cost tier: once for a
 structure.

@@ -1,9 +1,8 @@
-"""What a solver keeps from problem to problem, and how it opens one.
+"""Open the problems of a solver, and keep what later problems can use.
 
 Input: the user's arrays. Output: a `Crew`, the devices with the values loaded. For each set of
-factors that occurs there is a `Preparation`; the last one used keeps memory, and a few used before
-it that of small problems. Cost tier: once for
-each solve; kernels once for each set of factors.
+factors that occurs there is a `Preparation`; the last one used keeps its memory, a few earlier ones
+that of small problems. Cost tier: once for each solve; kernels once for each set of factors.
 """
 
 import time

@@ -266,7 +266,7 @@ class Solver(Remade):
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
     ) -> Iterator[NormalEquations]:
-        """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
+        """The system that a solve iterates on, with arrays loaded: for tests and experts.
 
         It belongs to the caller until the context ends, and is kept for the next solve then. Its
         methods enqueue work; see `NormalEquations` for their order.

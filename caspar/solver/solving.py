@@ -200,9 +200,9 @@ def _for_others(session: Session, crew: Crew, found: SolveResult | None) -> Solv
 
 
 def _may_be_without_pull(course: Course, crew: Crew) -> bool:
-    """Whether losses may give every residual the weight 0 at the start, which leaves no gradient.
+    """Return whether losses may weigh every residual by 0 at the start: no gradient is left.
 
-    Not asked if this process has only a part of the residuals.
+    False if this process has only a part of the residuals.
     """
     if course.status is not SolveStatus.CONVERGED_GRADIENT or len(course.records) > 1:
         return False

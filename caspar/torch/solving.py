@@ -88,11 +88,11 @@ def _wants_gradient(leaf: Any) -> bool:
 
 @dataclass
 class _Call:
-    """What a solve is called with, and what its backward pass needs of it.
+    """The arguments of a solve, and what its backward pass needs.
 
     Attributes:
-        paths: Of the tensors that require gradients.
-        result: Of the solve.
+        paths: Paths of the tensors that require gradients.
+        result: The solve's result.
         names: Node types, in the order of the outputs.
     """
 

@@ -1,4 +1,4 @@
-"""What the kernel of a batch does for each instance of a factor: score it, linearise it.
+"""Write the part of a batch's kernel that scores and linearises instances of a factor.
 
 Input: the shape of a batch and the text that is being written. Output: loops over the instances of
 the problem, around the programs of `programs`.

@@ -27,10 +27,10 @@ STATE, NEXT, OPTIONS, ANSWERS, VERDICT = "state", "next", "options_data", "answe
 
 
 class State(IntEnum):
-    """What is kept from step to step, by its place: attributes of `PolicyState`.
+    """Places of the state that is kept between steps: attributes of `PolicyState`.
 
     STEP_DAMPING is the damping of the next step. What a parabola leaves is not kept: a decision
-    ends the problem with it, or forgets it.
+    either ends the problem with it or discards it.
     """
 
     INITIAL_COST = 0
@@ -75,14 +75,14 @@ class Option(IntEnum):
 
 
 class Answer(IntEnum):
-    """How much the cost changes by a rounding, by its place: `NOT_ASKED`, or as the device says."""
+    """Places of the changes of the cost by rounding: `NOT_ASKED`, or as the device says."""
 
     DIGIT = 0
     THIRD = 1
 
 
 class Verdict(IntEnum):
-    """What is decided, by its place: whether the step is taken, and an `end`."""
+    """Places of the decision: whether the step is taken, and an `end`."""
 
     ACCEPTED = 0
     END = 1

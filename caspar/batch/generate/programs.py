@@ -1,4 +1,4 @@
-"""What a problem computes for an instance of a factor, as graphs: cost, normal equations.
+"""Build the graphs for an instance of a factor: its cost and its normal equations.
 
 Input: the shape of a batch. Output: one graph for each part, whose READs and STOREs name arrays of
 the thread and single entries:
@@ -10,7 +10,7 @@ the thread and single entries:
     moves     (n,) 1 for what moves, 0 for what is held, by the user or at a bound, or a code of
               `NodePart.FREE`
     lower, upper  (n,) bounds; the lower one is above the upper one where nothing moves
-    tried     what came of the step: see `Tried`
+    tried     results of the step: see `Tried`
     rows      for each instance that a warp works on: rows of C, then what the gradient gains; for
               a QR decomposition rows of C with the residual behind each
     squares   (n,) diag(C^T C), beside a QR decomposition
@@ -42,7 +42,7 @@ COLUMN_OF_NODE = "node"
 
 
 class Tried(IntEnum):
-    """What a step shows, by its place in `tried`.
+    """Places of the results of a step in `tried`.
 
     COST is that of the candidate, DESCENT g . (C^T C + damping D)^-1 g, MODEL the decrease of the
     cost that the linear model predicts, STEP_SQUARE the square of the step, weighted by D. LEVELS

@@ -1,4 +1,4 @@
-"""What problems of a batch have in common: their nodes, and how factors' arrays are passed.
+"""Describe what problems of a batch share: their nodes, and how factors' arrays are passed.
 
 Input: traced factors, and what the user's arrays look like. Output: a `BatchShape`, all that the
 kernel depends on besides the factors. Once for each solve, some microseconds.
@@ -45,7 +45,7 @@ class ProblemNodes:
 
 
 class Instances(Enum):
-    """How many instances of a factor a problem has.
+    """The number of instances of a factor in a problem.
 
     ONE: one, as nothing is passed for single instances. EQUAL: as many as every other problem.
     RAGGED: any number.
@@ -57,7 +57,7 @@ class Instances(Enum):
 
 
 class Team(Enum):
-    """Who solves a problem.
+    """The threads that solve a problem.
 
     THREAD: one thread, with the normal matrix in its registers, by code without loops. WARP: the
     threads of a warp, with the matrix in memory that they share, by loops; on the processor one
@@ -71,13 +71,13 @@ class Team(Enum):
     def usual(
         cls, has_warps: bool, num_unknowns: int, num_problems: int, instances: float
     ) -> "Team":
-        """Who solves problems.
+        """Choose who solves problems.
 
         Args:
-            has_warps: Whether the target has them: see `Dialect`.
-            num_unknowns: Of a problem.
+            has_warps: Whether the target has warps: see `Dialect`.
+            num_unknowns: Unknowns of a problem.
             num_problems: P.
-            instances: Of all factors in a problem, on average.
+            instances: Instances of all factors in a problem, on average.
         """
         if num_unknowns > MOST_OF_THREAD:
             return cls.WARP
@@ -108,13 +108,13 @@ class ProblemFactor:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What all problems of a batch have in common.
+    """The properties that all problems of a batch share.
 
     Attributes:
         nodes: The node types, in order.
         factors: The factors, in order.
         storage: Type of values, residuals and normal equations.
-        team: Who solves a problem.
+        team: The threads that solve a problem.
         is_orthogonal: Whether steps come from a QR decomposition of the Jacobian, by a warp, and
             not from the normal equations.
     """
@@ -147,7 +147,7 @@ class BatchShape:
 
     @property
     def hands_over(self) -> bool:
-        """True if ill-conditioned problems may be left to the kernel of `orthogonal`."""
+        """Return whether ill-conditioned problems may be left to the kernel of `orthogonal`."""
         return self.storage is DType.FLOAT64 and not self.is_orthogonal
 
     @property
@@ -157,17 +157,17 @@ class BatchShape:
 
     @property
     def is_masked(self) -> bool:
-        """True if something may be held."""
+        """Return whether a component may be held."""
         return any(one.is_masked for one in self.nodes)
 
     @property
     def is_bounded(self) -> bool:
-        """True if something has bounds."""
+        """Return whether a number has bounds."""
         return any(one.is_bounded for one in self.nodes)
 
     @property
     def has_loss(self) -> bool:
-        """True if the linearisation depends on the damping."""
+        """Return whether the linearisation depends on the damping."""
         return any(one.factor.loss is not None for one in self.factors)
 
     def nodes_of(self, argument: Argument) -> ProblemNodes:

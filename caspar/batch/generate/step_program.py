@@ -57,7 +57,7 @@ DESCENT = "descent"
 
 
 def step_graph(shape: BatchShape) -> Graph:
-    """From the normal equations to the candidate, and what its step promises."""
+    """Return the graph from the normal equations to the candidate and the promised decrease."""
     kernel = ProgramBuilder("step", shape.storage)
     free = free_unknowns(kernel, shape)
     slopes = _moving(kernel.entries(GRADIENT, shape.num_unknowns), free)
@@ -187,7 +187,7 @@ def _clipped(kernel: ProgramBuilder, shape: BatchShape, step: Sequence[Scalar]) 
 
 
 def activate_graph(shape: BatchShape) -> Graph:
-    """At new values: what moves, by the gradient and the bounds."""
+    """Return the graph that marks what moves at new values, by gradient and bounds."""
     kernel = ProgramBuilder("activate", shape.storage)
     kernel.graph.origin = "bounds"
     for nodes in shape.nodes:
@@ -232,7 +232,7 @@ def _firsts(nodes: ProblemNodes) -> list[int]:
 
 
 def _may_move(kernel: ProgramBuilder, nodes: ProblemNodes, first: int, free: Free) -> Free:
-    """For each component of a node whether the step moves it: `NodeBuilder.read_moving`."""
+    """Tell which components of a node the step moves: see `NodeBuilder.read_moving`."""
     dim = nodes.node.tangent_dim
     if nodes.is_bounded:
         return may_move(kernel.entries(FREE, dim, first))
@@ -240,7 +240,7 @@ def _may_move(kernel: ProgramBuilder, nodes: ProblemNodes, first: int, free: Fre
 
 
 def free_unknowns(kernel: ProgramBuilder, shape: BatchShape) -> Free:
-    """For each unknown whether it moves."""
+    """Tell which unknowns move; None: all."""
     if not shape.is_masked:
         return None
     return [0.5 < entry for entry in _free_numbers(kernel, shape)]

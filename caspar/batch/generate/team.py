@@ -107,7 +107,7 @@ class TeamStep:
         text.meet()
 
     def write_step(self) -> None:
-        """From the normal equations to the candidate, and what its step promises."""
+        """Write the step: from the normal equations to the candidate and the promised decrease."""
         shape, text = self._shape, self._text
         with text.alone():
             self._instances.program(damp_graph(shape))

@@ -1,4 +1,4 @@
-"""What a batch was solved from, as its result holds it. Once for a solve, and for each question."""
+"""Keep the arrays of a batch's solve for its result. Once for a solve and for each query."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""From a batch with the values after a solve to a `Gradient`. Once for a gradient.
+"""Turn a batch with the values after a solve into a `Gradient`. Once for a gradient.
 
 Also here: the linear systems of a batch's gradients: a dense block for each problem.
 """

@@ -61,7 +61,7 @@ TORO_SUFFIXES = (".graph", ".graph.bz2", ".graph.gz", ".toro", ".toro.bz2", ".to
 
 @dataclass(frozen=True)
 class GraphRequest:
-    """What was asked for on the command line.
+    """The arguments of `caspar graph`.
 
     Attributes:
         file: The graph.

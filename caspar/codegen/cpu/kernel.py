@@ -133,7 +133,7 @@ class _Writer(BodyWriter):
                 self.emit(f"{arg.name}_last_{axis} = {last} - {self._literal(1.0)}")
 
     def _item_lines(self, part: Part) -> list[str]:
-        """With what a tiled kernel has of each item; what has nothing to store does nothing."""
+        """Return a part's lines for one item; in a tiled kernel the item's place is read first."""
         if not self.spec.tiled:
             return self.lines or ["pass"]
         leads = ["if tiles_position != tiles_begin:", "    continue"] if part.of_nodes else []

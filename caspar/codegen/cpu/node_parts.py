@@ -118,7 +118,7 @@ class _Parting:
         )
 
     def _renamed(self, instructions: Sequence[Instruction]) -> Iterator[Instruction]:
-        """With a register for each result; what is spread over a node's items is as it was."""
+        """Give each result a register of its own; leave out exchanges that spread values."""
         current: dict[Operand, Operand] = {}
         num_results = 0
         for one in instructions:
@@ -160,7 +160,7 @@ class _Parting:
         return of_node, max((self._stage[register] for register in registers), default=0)
 
     def _is_kept(self, register: Register) -> bool:
-        """Whether later parts take it: a number of a node that is made of sums, and is no sum."""
+        """Return whether later parts take it: a node's number, made of sums but no sum itself."""
         is_sum = self._instructions[self._place[register]].op is Op.EXCHANGE
         is_number = register.startswith("r")
         return self._of_node[register] and self._stage[register] > 0 and is_number and not is_sum

@@ -1,4 +1,4 @@
-"""How each op is spelt in the text of a kernel for the processor."""
+"""Text of each op in a kernel for the processor."""
 
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op

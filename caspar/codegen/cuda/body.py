@@ -50,11 +50,11 @@ def used_lines(definitions: Mapping[str, str], text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CudaBody:
-    """What a kernel's text is made of, and what is known of it.
+    """The text of a kernel's body, and properties of it.
 
     Attributes:
         lines: The text.
-        loads: Those that a loop may take out, see `KernelSource`.
+        loads: Loads that a loop may move out of the body, see `KernelSource`.
         waits: Whether every block waits for the launch ahead, before it stores anything.
     """
 
@@ -366,7 +366,7 @@ class _Writer(BodyWriter):
         return self._first_words >= 0
 
     def _unpack_again(self, exchange: Instruction) -> None:
-        """Of the float16 read so far, what comes after an exchange; see `cuda_half`."""
+        """Convert again the float16 values read so far that are needed before the next exchange."""
         steps = self.program.instructions
         place = next(number for number, step in enumerate(steps) if step is exchange)
         written = [register for step in steps[:place] for register in step.outputs]

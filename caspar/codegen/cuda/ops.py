@@ -1,4 +1,4 @@
-"""How each op is spelt in CUDA C, by floating type."""
+"""Text of each op in CUDA C, by floating type."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""Which items a thread has: the lines before and around the body of a CUDA kernel.
+"""Assign items to threads: the lines before and around the body of a CUDA kernel.
 
-A block takes a tile of as many items as it has threads. In kernels of few items all blocks share
-them evenly. In node tiles it takes a group: all tiles of a node that fills several, or a tile, or
-a stretch of tiles one after the other.
+A block handles a tile, which has as many items as the block has threads. If items are few, all
+blocks share them evenly. With node tiles a block handles a group: all tiles of a node that fills
+several, or one tile, or a stretch of consecutive tiles.
 """
 
 from collections.abc import Callable, Sequence
@@ -138,12 +138,12 @@ def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[st
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a stretch loads for its next tile.
+    """A load that a stretch makes for its next tile.
 
     Attributes:
-        name: Of the variable; that of the next tile is `next_<name>`.
+        name: The variable; that of the next tile is `next_<name>`.
         vector: Its C type.
-        load: The load, by the number of the item.
+        load: Returns the load of an item, given its number.
     """
 
     name: str
@@ -152,19 +152,19 @@ class Ahead:
 
     @property
     def declared(self) -> str:
-        """In the loop. A long node goes over its tiles twice, and loads where it needs."""
+        """The declaration in the loop; a long node goes over its tiles twice, and loads here."""
         return (
             f"const {self.vector} {self.name} = is_long ? {self.load('item')} : next_{self.name};"
         )
 
     @property
     def first(self) -> str:
-        """Before the loop."""
+        """The declaration before the loop."""
         return f"{self.vector} next_{self.name} = {self.load('first_item')};"
 
     @property
     def next(self) -> str:
-        """In the loop."""
+        """The assignment in the loop."""
         return f"next_{self.name} = {self.load('next_item')};"
 
 
@@ -238,7 +238,7 @@ def _tiles_of_block(has_long: str, short: Sequence[str]) -> list[str]:
 
 
 def next_index_lines(indices: Sequence[Ahead]) -> list[str]:
-    """In the body of a stretch: load what the next tile begins with."""
+    """Return the lines in the body of a stretch that load the indices of the next tile."""
     return [
         "const u32 next_item = item + BLOCK_SIZE;",
         "if (!is_long && tile + 1u < last_tile) {",

@@ -1,7 +1,7 @@
-"""What kernels for the processor may call, in LLVM's terms.
+"""Functions that kernels for the processor may call, in LLVM's terms.
 
-Functions of one number come from LLVM, which knows how the processor does them, or from the C
-library. What neither has is written here as LLVM IR.
+Functions come from LLVM, which knows how the processor computes them, or from the C library.
+Those that neither has are written here as LLVM IR.
 """
 
 INTRINSICS = {

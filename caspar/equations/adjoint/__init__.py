@@ -1,6 +1,6 @@
-"""What gradients through a solve are made of, written in kernel algebra.
+"""Derivatives for gradients through a solve, written in kernel algebra.
 
-From a factor: second derivatives of its cost by the tangents of its nodes, derivatives of its
-gradient by everything that it reads. To kernels that write them for each instance; sums over
+Input: a factor. Output: kernels that write, for each instance, second derivatives of its cost by
+the tangents of its nodes, and derivatives of its gradient by everything that it reads. Sums over
 instances are array code.
 """

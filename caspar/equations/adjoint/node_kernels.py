@@ -24,7 +24,7 @@ Columns = list[list[tuple[int, Scalar]]]
 
 
 def is_own_tangent(argument: Argument) -> bool:
-    """Whether steps are added to the storage, number by number, so that C is the identity."""
+    """Return whether C is the identity: steps are added to the storage, number by number."""
     chart = argument.storage_by_tangent
     rows, columns = chart.shape
     return rows == columns and all(

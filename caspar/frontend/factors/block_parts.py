@@ -1,4 +1,4 @@
-"""Which scalars of a tangent share a diagonal block of J^T J: all of them, or parts of a large one.
+"""Find the scalars of a tangent that share a diagonal block of J^T J.
 
 Input: a node type. Output: ranges of its tangent, and the places of the blocks that are stored.
 Once for each kernel.

@@ -1,4 +1,4 @@
-"""What comparing a traced factor with its function on numbers needs."""
+"""Prepare comparing a traced factor with its function on numbers."""
 
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.residual_rows import column

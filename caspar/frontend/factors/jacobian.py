@@ -76,7 +76,7 @@ class Linearization:
 
 
 class JacobianStorage(Enum):
-    """Where Jacobians are between linearisation and product.
+    """Storage of Jacobians from linearisation to product.
 
     STORED: in memory, in the type of storage. FLOAT16: in memory. RECOMPUTED: nowhere; products
     derive them again from the values, rounded to the type of storage.
@@ -88,7 +88,7 @@ class JacobianStorage(Enum):
 
     @property
     def is_stored(self) -> bool:
-        """True if they are in memory; they are scaled then."""
+        """Return whether Jacobians are in memory; they are scaled then."""
         return self is not JacobianStorage.RECOMPUTED
 
     def is_rounded(self, types: Types) -> bool:
@@ -110,7 +110,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class JacobianSlots:
-    """Where each entry is: in a slot among the stored ones; None: it is zero.
+    """The slot that stores each entry; None: the entry is zero.
 
     Attributes:
         entries: For each node argument's name, rows x tangent_dim.

@@ -164,9 +164,9 @@ class TracedLoss:
 
     @cached_property
     def levels_off(self) -> bool:
-        """True if large residuals pull less than those of the scale's size.
+        """Return whether large residuals pull less than those of the scale's size.
 
-        The pull of a residual of length x is x rho'(x^2). True where that depends on a parameter
+        The pull of a residual of length x is x rho'(x^2). True if that depends on a parameter
         without a default.
         """
         if any(one.default is None for one in self.parameters):

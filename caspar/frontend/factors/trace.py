@@ -58,7 +58,7 @@ WEIGHT = "weight"
 
 
 class ArgumentKind(Enum):
-    """How an argument maps to instances."""
+    """The mapping of an argument to instances."""
 
     NODE_SHARED = "TunableShared"
     NODE_UNIQUE = "TunableUnique"
@@ -197,7 +197,7 @@ class Argument:
 
     @property
     def symbols(self) -> list[Any]:
-        """Its storage as symbols."""
+        """The symbols of its storage."""
         return list(StorageOps.to_storage(self.symbolic))
 
     @property
@@ -243,12 +243,12 @@ class TracedFactor:
 
     @property
     def is_plain(self) -> bool:
-        """True if an instance costs half of its squared residual: no loss, no weight."""
+        """Return whether an instance costs half its squared residual: no loss, no weight."""
         return self.loss is None and len(self.terms) == 0
 
     @property
     def is_weighted(self) -> bool:
-        """True if each instance has a weight."""
+        """Return whether each instance has a weight."""
         return any(term.source == WEIGHT for term in self.terms)
 
     @property

@@ -77,7 +77,7 @@ def kernel_argument(name: str) -> str:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """What the kernel itself reads: an argument, or one half of a pair.
+    """An argument as the kernel reads it, or one half of a pair.
 
     Attributes:
         name: Unique in the kernel; ASCII: see `caspar.frontend.names`.

@@ -16,7 +16,7 @@ from symforce.ops.interfaces import Storage
 
 
 class _Kind(Enum):
-    """What the type of a value says of it."""
+    """Kinds of types, by what makes their values symbolic."""
 
     SYMBOLIC = "an expression, or a SymForce type"
     SEQUENCE = "symbolic if an element is"

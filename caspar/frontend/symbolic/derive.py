@@ -269,7 +269,7 @@ def _unit_sign(builder: GraphBuilder, value: int) -> int:
 
 
 def _copysign(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
-    """Only the magnitude counts: d |a| sign(b) / da = sign(a) sign(b), with the signs of zeros."""
+    """Differentiate |a| sign(b): sign(a) sign(b) by a, with the signs of zeros; 0 by b."""
     if place == 1:
         return builder.const(0.0)
     return builder.prod([adjoint, *(_unit_sign(builder, operand) for operand in call.operands)])

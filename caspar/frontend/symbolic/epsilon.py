@@ -40,9 +40,9 @@ _Result = TypeVar("_Result")
 
 
 class _Hint(threading.local):
-    """Whether this thread may be tracing: it need not look at its stack if not.
+    """A flag: if this thread cannot be tracing, it need not look at its stack.
 
-    An interrupt may leave it true. Who looks at the stack then corrects it.
+    An interrupt may leave it true. The next look at the stack corrects it.
     """
 
     may_trace = False

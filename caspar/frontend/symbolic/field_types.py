@@ -18,7 +18,7 @@ def field_names(declared: Any) -> list[str]:
 
 
 def field_types(declared: type) -> tuple[Any, ...]:
-    """None of what is no dataclass, or has a type that is local to a function."""
+    """Return a dataclass's field types; () for others, or if one is local to a function."""
     if not dataclasses.is_dataclass(declared):
         return ()
     try:

@@ -1,12 +1,12 @@
-"""Which line of the user's function each sub-expression comes from.
+"""Find the line of the user's function that each sub-expression comes from.
 
 While a residual function runs on symbols, a trace function (`sys.settrace`) watches the frames of
 the user's code: the function itself and what it calls, except what lies in Python's library,
 SymForce and the like. After each line it looks at the locals that are new or rebound and attributes
 every sub-expression that was not seen before to that line; the innermost of the user's lines wins.
 
-Debuggers and coverage tools use the same hook. Where one is active already, nothing is recorded and
-no line is known; where a breakpoint starts one in the middle, it takes over and recording ends.
+Debuggers and coverage tools use the same hook. If one is active already, nothing is recorded and
+no line is known; if a breakpoint starts one in the middle, it takes over and recording ends.
 
 Once for each trace; each sub-expression is walked once: 0.3 ms for the bundle adjustment factor.
 """
@@ -78,7 +78,7 @@ class Line:
 
     @property
     def origin(self) -> str:
-        """What calls of the graph carry: no path and no number, which change with other code."""
+        """The origin of calls in a graph: no path or number, which change with other code."""
         return f"{self.function}: {self.text}" if self.text else self.function
 
 
@@ -151,7 +151,7 @@ def line_at(frame: FrameType, number: int, function: str) -> Line:
 
 
 class _Recorder:
-    """What one run has shown so far.
+    """The lines and errors found so far in a run.
 
     Attributes:
         lines: Line of each sub-expression.

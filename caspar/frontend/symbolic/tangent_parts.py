@@ -1,4 +1,4 @@
-"""Which scalars of a tangent are in one unit: the directions of a vector, the axes of a rotation.
+"""Find a tangent's scalars of one unit: the directions of a vector, the axes of a rotation.
 
 Input: a storage type. Output: ranges of its tangent. Once for each type.
 """

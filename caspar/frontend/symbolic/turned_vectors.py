@@ -89,7 +89,7 @@ class TurnedVector:
 
 
 class _Argument(Protocol):
-    """What counts of a factor's argument."""
+    """The used part of a factor's argument."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Which scalars of a storage type form a vector of unit length: rotations and directions."""
+"""Find the scalars of a storage type that form a unit vector: rotations and directions."""
 
 import inspect
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What to write instead, where a function failed because it took symbols for numbers.
+"""Say what to write instead if a function failed because it took symbols for numbers.
 
-Python, NumPy and SymEngine raise errors of many kinds where they need a number; what they say tells
-what was asked for.
+Python, NumPy and SymEngine raise errors of many kinds if they need a number; the message tells
+which operation failed.
 """
 
 import re
@@ -80,6 +80,6 @@ def _advice(error: BaseException) -> str | None:
 
 
 def _is_from_matrix(error: BaseException) -> bool:
-    """Whether a matrix of SymEngine raised it, which does not say what it needs: an index."""
+    """Return whether a SymEngine matrix raised it: it needs an index but does not say so."""
     names = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
     return "DenseMatrixBase.__" in names[-1]

@@ -1,7 +1,7 @@
-"""What determines how a function of the user runs: its code and that of what it calls.
+"""Digest what determines how a user's function runs: its code and that of its callees.
 
 Input: functions and classes. Output: text for cache keys, and the numbers that stand in the code.
-What cannot be followed, such as arrays and what is computed, is not in it.
+It leaves out what cannot be followed, such as arrays and computed values.
 """
 
 from collections.abc import Callable, Iterator, Sequence

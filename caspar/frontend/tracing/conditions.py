@@ -265,7 +265,7 @@ class Watch:
         return user if self._is_running(user) else None
 
     def _is_running(self, frame: FrameType | None) -> bool:
-        """Whether the run goes on: an interrupt at the wrong moment leaves a watch behind."""
+        """Return whether the run goes on: an interrupt may have left the watch behind."""
         while frame is not None:
             if frame.f_code is Watch.run.__code__:
                 return True

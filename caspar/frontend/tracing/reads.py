@@ -74,11 +74,11 @@ _REFUSED = ("IMPORT_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a function may read.
+    """Everything that a function may read.
 
     Attributes:
         texts: Numbers, texts and the structure of what holds them.
-        things: What is compared by identity, such as code and functions of libraries.
+        things: Objects compared by identity, such as code and functions of libraries.
     """
 
     texts: tuple[str, ...]
@@ -114,7 +114,7 @@ class _UnknownError(Exception):
 
 @dataclass
 class _Walk:
-    """What was found so far.
+    """The objects found so far.
 
     Attributes:
         texts, things: As in `Reading`.

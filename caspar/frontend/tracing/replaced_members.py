@@ -249,7 +249,7 @@ def installed() -> Iterator[None]:
 
 
 def _meet_sympy() -> None:
-    """From now on, SymPy's members are ours, too."""
+    """Replace SymPy's members, too, from now on."""
     until_end = getattr(_OF_THREAD, "until_end", None)
     if until_end is not None and current_watch() is not None:
         until_end.enter_context(_OF_SYMPY.installed())
@@ -262,7 +262,7 @@ def _symbol_to_sympy(symbol: Any) -> Any:
 
 
 def _hash(expression: Any) -> Any:
-    """As `question`; SymPy's functions look into their caches before they convert arguments."""
+    """Hash as by `question`; SymPy looks into its caches before it converts arguments."""
     watch = current_watch()
     if watch is None:
         return _HASH(expression)

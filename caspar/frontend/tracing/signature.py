@@ -1,7 +1,7 @@
-"""What tracing a factor and tracing a kernel share: reading the signature, running the function.
+"""Read the signature and run the function, to trace a factor or a kernel.
 
-Input: a `UserFunction`. Errors are of its own kind and name it, the argument and, where the
-function itself failed, its own line.
+Input: a `UserFunction`. Errors are of its own kind and name it, the argument and, if the function
+itself failed, its own line.
 """
 
 import inspect
@@ -41,7 +41,7 @@ MAX_ARGUMENTS = 500
 
 
 class Role(Enum):
-    """What an annotation is of."""
+    """The role of an annotation."""
 
     ARGUMENT = "argument"
     OUTPUT = "output"
@@ -102,7 +102,7 @@ class UserFunction:
         )
 
     def _pickling_problem(self, thing: object) -> str:
-        """Why another process does not find a factor or kernel, and what to do; empty: it does."""
+        """Say why another process does not find the object, and what to do; empty: it does."""
         module, name = self.function.__module__, self.function.__qualname__
         advice = (
             "Define it at the top level of a module that both processes import, under its own name"

@@ -305,7 +305,7 @@ def _ports(
 def _write_orders(
     drawing: Drawing, progress: Progress, picture: _Picture, ports: Sequence[Point]
 ) -> None:
-    """In which order sums and products take their operands: numbers, and arrows to the next."""
+    """Draw the order in which sums and products take operands: numbers, and arrows."""
     port_of = {edge: ports[number] for number, edge in enumerate(picture.edges)}
     for call, own in picture.node_of_call.items():
         taken = progress.contributions(call)

@@ -30,7 +30,7 @@ NO_OFFSET = -1
 
 @dataclass(frozen=True)
 class Reading:
-    """What assembling needs to know besides the records.
+    """Settings for assembling the records.
 
     Attributes:
         path: The file, for messages.

@@ -119,7 +119,7 @@ def _clipped_roots(information: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _fault(matrix: FloatArray, eigenvalues: FloatArray) -> str:
-    """Why a matrix is not positive semidefinite; empty if it is."""
+    """Say why a matrix is not positive semidefinite; empty if it is."""
     diagonal = np.diagonal(matrix)
     lowest = int(np.argmin(diagonal))
     if diagonal[lowest] < 0.0:

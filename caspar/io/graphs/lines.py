@@ -37,7 +37,7 @@ _LONGEST_OFFSET_BYTES = 4096  # an id and seven numbers; a longer line is taken 
 
 
 class Section(Enum):
-    """What a line declares; the value names it in messages."""
+    """The thing that a line declares; the value names it in messages."""
 
     POSES = "vertex"
     LANDMARKS = "landmark"
@@ -80,7 +80,7 @@ class OtherOrder:
 
 @dataclass(frozen=True)
 class LineKind:
-    """What follows a tag: ids of vertices, perhaps of offsets, numbers, an upper triangle.
+    """The format behind a tag: ids of vertices and offsets, numbers, an upper triangle.
 
     Attributes:
         section: What the line declares.

@@ -98,11 +98,11 @@ class Sightings:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Priors:
-    """What is known of single poses or landmarks.
+    """Priors on single poses or landmarks.
 
     Attributes:
         index: (n,) int32, rows of `PoseGraph.poses` or `Landmarks.points`.
-        offset: (n, storage_dim) float64, pose_T_sensor; the identity where the measurement is not
+        offset: (n, storage_dim) float64, pose_T_sensor; the identity if the measurement is not
             a pose.
         measurement: (n, storage_dim) world_T_sensor, or (n, dim) world coordinates.
         sqrt_information: (n, tangent_dim, tangent_dim) or (n, dim, dim) float64, upper triangular.

@@ -1,4 +1,4 @@
-"""What the writers of pose graphs share: checks, and lines of text some thousand at a time."""
+"""Check pose graphs and format their lines, some thousand at a time, for all writers."""
 
 from collections.abc import Iterator
 from dataclasses import fields

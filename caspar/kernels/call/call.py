@@ -1,4 +1,4 @@
-"""What a call passes, by argument and output: names, numbers, options of the whole call.
+"""Assign the values of a call to arguments and outputs by name, and read its options.
 
 Once for each call that is planned.
 """
@@ -33,7 +33,7 @@ Operands = dict[str, Operand]
 def operands_of(
     traced: TracedKernel, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> tuple[Operands, Operands]:
-    """What is passed for every argument and every output, by name.
+    """Return the operand of every argument and every output, by name.
 
     Args:
         traced: The kernel.
@@ -70,10 +70,10 @@ def operands_of(
 def arguments_by_name(
     traced: TracedKernel, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is passed for each argument.
+    """Return the value passed for each argument.
 
     Raises:
-        InputError: An argument that is unknown, missing or passed twice.
+        InputError: An argument is unknown, missing or passed twice.
     """
     names = [one.name for one in traced.inputs]
     if len(args) > len(names):
@@ -97,10 +97,10 @@ def arguments_by_name(
 
 
 def targets_by_name(traced: TracedKernel, out: Any) -> dict[str, Any]:
-    """What is passed for the outputs that something is passed for.
+    """Return the values passed for outputs, by name; outputs without one are left out.
 
     Raises:
-        InputError: An output that is unknown, or not as many as there are.
+        InputError: An output is unknown, or their number is wrong.
     """
     names = [one.name for one in traced.outputs]
     if out is None:

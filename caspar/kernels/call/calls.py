@@ -302,13 +302,13 @@ _OPTION_TYPES = (int, bool, str, type(None))
 
 @dataclass(frozen=True)
 class CallChoices:
-    """How a kernel is called, as the user says it.
+    """The options of a call, as the user passes them.
 
     Attributes:
         count: Items; None: as many as the arguments stand for.
         check: Whether to test indices.
         dtype: Type to compute in; None: that of the arrays.
-        backend: Where arrays of the host are worked on: `auto`, `cuda` or `cpu`.
+        backend: Backend for arrays on the host: `auto`, `cuda` or `cpu`.
         deterministic: Whether equal input must give equal bits.
     """
 

@@ -1,8 +1,8 @@
-"""What a call passes for each argument, checked.
+"""Check what a call passes for each argument.
 
-Input: what the user passed for an argument: an array, or a mapping of `values` and what the
-argument's access takes besides (`index`, `offset`, ...). Output: an `Operand`. Once for each call:
-nothing here may cost more than microseconds, or wait for the device unless it checks indices.
+Input: what the user passed for an argument: an array, or a mapping of `values` and the options of
+the argument's access (`index`, `offset`, ...). Output: an `Operand`. Once for each call: nothing
+here may cost more than microseconds, or wait for the device unless it checks indices.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FLOATS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT6
 
 @dataclass(frozen=True)
 class Operand:
-    """What was passed for an argument.
+    """The values and options passed for an argument.
 
     Attributes:
         where: Kernel and argument, for errors.
-        given: The values as they were passed; None where only their number is known.
-        options: What was passed besides values.
-        size: Objects of an output that is to be made; None where it was not said.
-        target: Of an output whose values are no blocked array: their memory, NumPy or CuPy.
+        given: The values as they were passed; None if only their number is known.
+        options: Options that were passed besides values.
+        size: Objects of an output that is to be made; None if it was not passed.
+        target: Memory (NumPy or CuPy) of an output whose values are not a blocked array.
     """
 
     where: str
@@ -51,7 +51,7 @@ class Operand:
 
     @property
     def is_blocked(self) -> bool:
-        """True if the values are a blocked array."""
+        """Return whether the values are a blocked array."""
         return isinstance(self.given, BlockedArray)
 
 
@@ -118,7 +118,7 @@ def meant(name: object, allowed: Iterable[str]) -> str:
 
 
 def place_of(where: str, given: Any) -> Location | None:
-    """Where values live; None of what is nowhere."""
+    """Return where values live; None if there are none."""
     if given is None:
         return None
     if isinstance(given, BlockedArray | SharedIndices):

@@ -1,9 +1,9 @@
-"""From checked operands to launches: what a call of a kernel does, and what a bound kernel keeps.
+"""Plan the launches of a call from its checked operands; a bound kernel keeps the plan.
 
-Once for each call (or once for a bound kernel): where it runs, in which type, over how many items;
-which access every output uses; compile or fetch; bind. Nothing is left for the launch itself.
+Once for each call (or once for a bound kernel): choose backend, type, number of items and the
+access of every output; compile or fetch the kernel; bind. Nothing is left for the launch itself.
 
-Also here: the arguments of a call, and whether they fit together: numbers of items, objects,
+Also here: the arguments of a call, and checks that they fit together: numbers of items, objects,
 memory.
 """
 
@@ -50,12 +50,12 @@ class CallArgument:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The argument's name."""
         return self.argument.name
 
     @property
     def access(self) -> Accessor:
-        """How it is read or written."""
+        """The argument's access."""
         return self.argument.access
 
     @property
@@ -113,7 +113,7 @@ def _num_items(one: CallArgument) -> int | None:
 
 
 def _source(one: CallArgument, items: int) -> str:
-    """Where the number of items of an argument comes from."""
+    """Describe where the number of items of an argument comes from."""
     if "index" in one.options:
         return "length of its index"
     if one.array is None:
@@ -233,7 +233,7 @@ def check_overlaps(inputs: Sequence[CallArgument], outputs: Sequence[CallArgumen
 
 
 def _share(output: CallArgument, other: CallArgument, is_read: bool) -> bool:
-    """Whether results are copied over one another: arrays that are not blocked come afterwards."""
+    """Return whether results are copied over one another into arrays that are not blocked."""
     target, its = output.operand.target, other.operand.target
     if is_read or (target is None and its is None) or other.operand.given is None:
         return False
@@ -246,7 +246,7 @@ def _share(output: CallArgument, other: CallArgument, is_read: bool) -> bool:
 
 @dataclass(frozen=True)
 class CallOptions:
-    """How a kernel is called.
+    """The checked options of a call.
 
     Attributes:
         count: Items; None: as many as the arguments stand for.
@@ -323,7 +323,7 @@ def plan_call(
 
 
 def _backend(operands: Sequence[Operand], chosen: str) -> Backend:
-    """Where the arrays live, or for arrays on the host what was chosen."""
+    """Return the backend where the arrays live; for arrays on the host, the chosen one."""
     first: Operand | None = None
     for operand in operands:
         index = operand.options.get("index")

@@ -23,7 +23,7 @@ from caspar.runtime.arrays import library_of
 
 @dataclass(frozen=True)
 class CallSignature:
-    """What planning a call depends on, and the arrays of the call.
+    """The key that the plan of a call depends on, and the arrays of the call.
 
     Attributes:
         key: Calls with equal keys are planned alike.

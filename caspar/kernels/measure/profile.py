@@ -1,8 +1,8 @@
-"""How long a kernel takes, and how near it comes to the bandwidth of a plain copy.
+"""Measure how long a kernel takes, and how close it comes to the bandwidth of a plain copy.
 
-Once for each time that it is asked for: some hundred runs on the device, and as many of a copy in
-the same call, since clocks and neighbours change from one minute to the next. Where the arrays fit
-into a cache, runs after the first find them there, and the fraction may exceed 1.
+Cost of each request: some hundred runs on the device, and as many of a copy in the same call,
+since clock rates and other users' work change from one minute to the next. If the arrays fit into
+a cache, runs after the first find them there, and the fraction may exceed 1.
 """
 
 from __future__ import annotations

@@ -46,11 +46,11 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ObjectCount:
-    """How many objects an array has for n items, where options are as by default.
+    """The number of objects that an array has for n items, with options at their defaults.
 
     Attributes:
-        per_item: How the number grows with that of items; None: any number will do.
-        spare: What it has besides.
+        per_item: Objects for each further item; None: any number is allowed.
+        spare: Objects besides these.
     """
 
     per_item: float | None
@@ -78,11 +78,10 @@ def object_count(access: Accessor) -> ObjectCount:
 
 
 def item_traffic(traced: TracedKernel, dtype: DType) -> tuple[Traffic, ...]:
-    """What an item moves for each argument, then for each output.
+    """Return the bytes that an item moves for each argument, then for each output.
 
-    An item touches one object of an argument (of a pair one of its own, the other is that of its
-    neighbour); a part of one where an object stands for several items, and none where one stands
-    for all of them.
+    An item touches one object of an argument (of a pair only its own: the other one counts for its
+    neighbour), a part of one if several items share an object, and none if all items share one.
 
     Args:
         traced: The kernel function.

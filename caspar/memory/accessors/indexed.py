@@ -51,11 +51,11 @@ class ByIndex(AnyObjects):
 
 @dataclass(frozen=True)
 class _Indexed(ByIndex):
-    """What reading and writing by index have in common.
+    """The common part of reading and writing by index.
 
     Attributes:
-        index_of: Another argument of the kernel, which comes before it and has the same index, or
-            TILES; empty: it has its own.
+        index_of: An earlier argument of the kernel that has the same index, or TILES; empty: it
+            has its own.
     """
 
     index_of: str = ""

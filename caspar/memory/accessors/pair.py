@@ -222,7 +222,7 @@ class WritePair(WriteAccessor):
 
 @dataclass(frozen=True)
 class AddPair(WritePair):
-    """To object `i` the first half of item `i` and the second half of item `i - 1` are added."""
+    """Add to object `i` the first half of item `i` and the second half of item `i - 1`."""
 
     adds: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""What an access may ask of the code generators while its lines are written.
+"""Services that the code generators offer to an access while it writes its lines.
 
 An access writes text: lines of CUDA C, and lines for the processor in the part of Python that
 `codegen.cpu.kernel` describes. What it does not know (the computing type, names that are free,
@@ -53,7 +53,7 @@ class CudaScope(Protocol):
 
     @property
     def is_cuda(self) -> bool:
-        """True."""
+        """Return True: the lines are CUDA C."""
 
     def emit(self, *lines: str) -> None:
         """Append lines to the body."""
@@ -128,7 +128,7 @@ class CpuScope(Protocol):
 
     @property
     def is_cuda(self) -> bool:
-        """False."""
+        """Return False: the lines are for the processor."""
 
     def emit(self, *lines: str) -> None:
         """Append lines to the loop's body."""

@@ -47,7 +47,7 @@ def _integer(name: str, given: Any) -> int:
 
 
 class Strided:
-    """What reading and writing with a stride have in common."""
+    """The common part of reading and writing with a stride."""
 
     options: ClassVar[tuple[str, ...]] = ("offset", "stride")
     defaults: ClassVar[Options] = {"offset": 0, "stride": 1}

@@ -123,7 +123,7 @@ class NodeTiles:
 
     @property
     def fields(self) -> dict[str, Array | int]:
-        """What a tiled kernel needs: places, where its group's tiles are, and their sizes."""
+        """The fields of a tiled kernel: places, where its group's tiles are, and their sizes."""
         return {
             "place": self.place,
             "items": self.tile_items,
@@ -134,7 +134,7 @@ class NodeTiles:
 
     @property
     def node_fields(self) -> dict[str, Array | int]:
-        """What exchanges need: which nodes a tile has, and where their items are."""
+        """The fields of exchanges: the nodes of a tile, and where their items are."""
         return {"group_node": self.group_node, "node_items": self.node_items}
 
     def partners(self, bring: Callable[[Array], Array] = lambda array: array) -> Array:
@@ -160,7 +160,7 @@ class NodeTiles:
         return self.num_long + num_shares(self.num_short, num_resident)
 
     def stretch_fields(self, num_blocks: int) -> dict[str, Array | int]:
-        """What such a kernel needs: tiles that a block has at least, and blocks with one more."""
+        """Return the fields of stretches: least tiles of a block, and blocks with one more."""
         stretch, num_longer = divmod(self.num_short, max(num_blocks - self.num_long, 1))
         more = {"end": self.num_tiles, "stretch": stretch, "num_longer": num_longer}
         return {**self.fields, **more}
@@ -376,7 +376,7 @@ def _sorted_tiles(
 
 
 def _most_rounds_first(partner: IntArray, has_item: NDArray[np.bool_]) -> IntArray:
-    """Of sorted (num_tiles, tile_size) partners, which slot comes where; holes stay last."""
+    """Order slots of sorted (num_tiles, tile_size) partners: most rounds first, holes last."""
     is_first = np.ones(partner.shape, dtype=bool)
     is_first[:, 1:] = partner[:, 1:] != partner[:, :-1]
     begin = np.flatnonzero(is_first)

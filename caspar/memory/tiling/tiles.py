@@ -56,7 +56,7 @@ class TileOrder:
 
 @dataclass(frozen=True)
 class TileIndex:
-    """Where the items of each tile add to; see the paper's SharedIndex.
+    """The objects that the items of each tile add to; see the paper's SharedIndex.
 
     Attributes:
         num_partials: Distinct (tile, index) pairs.

@@ -72,7 +72,7 @@ def keeps_domain(inner: Fraction, outer: Fraction) -> bool:
 
 
 def is_combined(inner: Fraction, outer: Fraction) -> bool:
-    """Whether (x^inner)^outer is to be taken as one power of x: the same, and one of the plans."""
+    """Return whether (x^inner)^outer is taken as one power of x: equal, and in a plan's reach."""
     combined = inner * outer
     in_reach = DENOMINATOR % combined.denominator == 0 and abs(combined) <= MAX_EXPONENT
     return in_reach and keeps_domain(inner, outer)
@@ -233,7 +233,7 @@ class Sign(IntEnum):
 
 
 def signs(graph: Graph) -> list[Sign]:
-    """What is known about each value. NaN is not excluded by any of it."""
+    """Return what is known about the sign of each value. Each may still be NaN."""
     known = [Sign.UNKNOWN] * graph.num_values
     for call in graph.calls:
         if len(call.outputs) == 1:

@@ -40,7 +40,7 @@ def flatten_reductions(graph: Graph, _costs: OpCosts) -> Graph:
 
 
 def _is_inlined(graph: Graph, call: Call) -> bool:
-    """Whether one reduction of its own kind is all that reads a call, directly or negated."""
+    """Return whether a call has one reader, a reduction of its own kind, directly or negated."""
     if call.op not in (Op.SUM, Op.PROD, Op.NEG):
         return False
     if graph.num_reads[call.outputs[0]] != 1:

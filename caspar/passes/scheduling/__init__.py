@@ -1,4 +1,4 @@
-"""From a graph to a program: the order of instructions, and registers.
+"""Turn a graph into a program: order its instructions, assign registers.
 
 `schedule` orders them so that few values live at the same time (the paper's adaptive reordering),
 `assign_registers` gives each a register. They do not change what is computed.

@@ -73,7 +73,7 @@ class ProductState:
         return self.num_left == 2 and self.num_final == 1
 
     def final_reads(self) -> list[int]:
-        """What a fused product's last multiplication reads, without the partial product."""
+        """Return what the last multiplication of a fused product reads, but for the partial one."""
         return self.available[1:] if self.is_started else self.available
 
     def next_move(self, sole_reader: Sequence[int]) -> Move | None:
@@ -106,7 +106,7 @@ class ProductState:
 
 
 class _Start(Enum):
-    """What a sum's first step is made of, so that every other product becomes an FMA."""
+    """The first step of a sum, chosen so that every other product becomes an FMA."""
 
     POSITIVE = auto()
     """A plain positive term and any other term."""
@@ -138,7 +138,7 @@ class SumTerms:
 
     @staticmethod
     def of(call: int, terms: Sequence[Term]) -> "SumTerms":
-        """From what `plan_accumulators` found."""
+        """Group the terms that `plan_accumulators` found."""
         plain = [term for term in terms if term.product is None]
         signs: dict[int, list[bool]] = {}
         for term in plain:

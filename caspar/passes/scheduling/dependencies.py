@@ -1,4 +1,4 @@
-"""What all trials of one graph share: who reads each value, and what each call waits for.
+"""Data that all trials of one graph share: readers of values, and what each call waits for.
 
 Input: a graph and its accumulators. Output: `Dependencies`, which trials read and never change;
 they copy the counts that fall while steps are made. Cost tier: once for each graph.

@@ -1,4 +1,4 @@
-"""Which calls are accumulators, and what contributes to each (paper: Accumulators).
+"""Find the accumulators of a graph, and the contributions to each (paper: Accumulators).
 
 Input: a graph. Output: `Accumulators`, read by the scheduler, which then contributes operands one
 by one in the order that frees registers. Linear in the size of the graph.
@@ -20,7 +20,7 @@ from caspar.ir.ops import Op
 
 
 class Role(Enum):
-    """What the scheduler does with a call."""
+    """The scheduler's treatment of a call."""
 
     NONE = auto()
     """Emits nothing: constants, and negations that only sums and products read."""

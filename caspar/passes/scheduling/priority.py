@@ -28,7 +28,7 @@ FAN_LIMIT = 8
 
 
 class Policy(Enum):
-    """What decides between opening steps."""
+    """The rule that decides between opening steps."""
 
     RELEASE = auto()
     """The paper's key."""

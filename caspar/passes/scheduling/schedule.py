@@ -262,7 +262,7 @@ class Trial:
 
 
 class OperandOrder(Enum):
-    """Which operand's subtree comes first."""
+    """The rule that decides which operand's subtree comes first."""
 
     GIVEN = auto()
     DEMANDING_FIRST = auto()
@@ -323,7 +323,7 @@ class DepthFirstOrders:
         return tuple(store for argument in arguments for store in self._stores[argument])
 
     def _sorted_operands(self, weights: Sequence[float] | None) -> list[list[int]]:
-        """For each call, what produces its operands, by ascending weight, then as given."""
+        """Return the producers of each call's operands, by ascending weight, then as given."""
         producer = self._graph.producer
         if weights is None:
             return [[producer[value] for value in call.operands] for call in self._graph.calls]
@@ -413,7 +413,7 @@ def schedule(graph: Graph) -> Schedule:
 
 
 def trials() -> Iterator[tuple[Policy, TraversalSpec]]:
-    """What to try, most promising first; endless."""
+    """Yield policies and traversals, most promising first, without end."""
     given = TraversalSpec(0, OperandOrder.GIVEN)
     yield Policy.DEPTH_FIRST, given
     yield Policy.RELEASE, given

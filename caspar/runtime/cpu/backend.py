@@ -66,7 +66,7 @@ from caspar.runtime.traits import CPU_TRAITS
 
 
 class CpuIndexing:
-    """By NumPy and SciPy."""
+    """Work on indices with NumPy and SciPy."""
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
@@ -153,7 +153,7 @@ class CpuBackend(CpuIndexing):
     def begin(
         self, source: KernelSource, block_size: int | None = None, *, is_settled: bool = False
     ) -> None:
-        """Nothing: `load` compiles."""
+        """Do nothing: `load` compiles."""
 
     def load(
         self,
@@ -186,7 +186,7 @@ class CpuBackend(CpuIndexing):
         return _memory_bytes("SC_PHYS_PAGES")
 
     def trim(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: no memory is kept back."""
 
     def clear(self, array: Array) -> None:
         """Fill with zeros."""
@@ -226,7 +226,7 @@ class CpuBackend(CpuIndexing):
         scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
-        """By the compiled driver, unless a step takes far longer than the host's part in it."""
+        """Return the compiled driver, unless a step takes far longer than the host's part in it."""
         from caspar.runtime.cpu.plain_steps import CpuPlainSteps
 
         launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
@@ -261,7 +261,7 @@ class CpuBackend(CpuIndexing):
         return time_on_host(run, num_samples)
 
     def usage(self, kernel: Kernel) -> None:
-        """Not known: LLVM and the operating system decide."""
+        """Return None: LLVM and the operating system decide."""
         return None
 
     def resident_blocks(self, kernel: Kernel) -> int:
@@ -270,7 +270,7 @@ class CpuBackend(CpuIndexing):
 
     @property
     def current_stream(self) -> int:
-        """None."""
+        """The number 0: there are no streams."""
         return 0
 
     @property
@@ -279,11 +279,11 @@ class CpuBackend(CpuIndexing):
         return num_threads()
 
     def machine_balance(self, dtype: DType) -> float:
-        """Not known: nothing is computed twice."""
+        """Return 0: nothing is computed twice."""
         return 0.0
 
     def accepts_device(self, kind: str, number: int) -> bool:
-        """None but the host."""
+        """Return False: it reads arrays of the host only."""
         return False
 
     def upload(self, array: Any) -> Array:
@@ -321,7 +321,7 @@ class CpuBackend(CpuIndexing):
         return CpuCopies(arrays)
 
     def synchronize(self) -> None:
-        """Nothing to wait for: every run returns when it is done."""
+        """Do nothing: every run returns when it is done."""
 
 
 def _memory_bytes(pages: str) -> int | None:

@@ -372,13 +372,13 @@ class QdldlFactorization:
 
     @cached_property
     def pattern(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Where the columns of L begin, their rows, and the row of the matrix that each is."""
+        """The starts of the columns of L, their rows, and the row of the matrix that each is."""
         lower, _, order = self.factors()
         return lower.indptr, lower.indices, order
 
     @property
     def is_padded(self) -> bool:
-        """True if rows were added."""
+        """Return whether rows were added."""
         return len(self._added) > 0
 
     def factorize(self) -> None:
@@ -386,7 +386,7 @@ class QdldlFactorization:
         self._solver.update(self._matrix, upper=True)
 
     def launch(self, rhs: Array, solution: Array) -> None:
-        """None: the library is called by the host."""
+        """Return None: the host calls the library."""
 
     def factors(self) -> tuple[csc_matrix, FloatArray, NDArray[np.integer[Any]]]:
         """L without its diagonal of ones, D, and the row of the matrix that each of theirs is.

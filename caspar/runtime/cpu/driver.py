@@ -319,7 +319,7 @@ class _Teams:
         self._address: int | None = None
 
     def address(self) -> int | None:
-        """Where the team is; None: there is one thread only."""
+        """Return the address of the team; None if there is only one thread."""
         if self._address is None and num_threads() > 1:
             with self._lock:
                 if self._address is None:

@@ -71,7 +71,7 @@ class CpuLaunch:
 
     @property
     def values(self) -> tuple[int | Array, ...]:
-        """What is passed at present."""
+        """The values that are passed at present."""
         return tuple(map(at_present, self.sources))
 
     def without(self, arrays: Sequence[Array]) -> "CpuLaunch":
@@ -193,7 +193,7 @@ class CpuScalars:
         self._fetched = self._scalars.tolist()
 
     def read(self) -> list[float]:
-        """What was copied."""
+        """Return the copied scalars."""
         return self._fetched
 
 
@@ -209,5 +209,5 @@ class CpuCopies:
         self._fetched = [np.array(array) for array in self._arrays]
 
     def read(self) -> list[NDArray[Any]]:
-        """What was copied."""
+        """Return the copied arrays."""
         return self._fetched

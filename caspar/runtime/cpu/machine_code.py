@@ -115,7 +115,7 @@ def chosen_processor() -> tuple[str, str] | None:
 
 @cache
 def _platform() -> str:
-    """What machine code depends on besides its source."""
+    """Return everything besides its source that machine code depends on."""
     return repr((llvmlite.__version__, llvm.get_process_triple(), *_processor()))
 
 

@@ -71,7 +71,7 @@ class CpuPlainSteps:
 
 
 def _addresses(chunk: Array) -> Array:
-    """Where each entry of a matrix is."""
+    """Return the address of each entry of a matrix."""
     rows, lanes = (np.arange(number) for number in chunk.shape)
     places = address(chunk) + rows[:, None] * chunk.strides[0] + lanes * chunk.strides[1]
     return places.reshape(-1)

@@ -219,14 +219,14 @@ class _Compiled:
         return int(self.values.nbytes + sum(array.nbytes for array in self._arrays))
 
     def factorize(self) -> None:
-        """Nothing: `solve` does all of it."""
+        """Do nothing: `solve` factorises too."""
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Factorise and solve."""
         CpuSequence([self.launch(rhs, solution)]).run()
 
     def launch(self, rhs: Array, solution: Array) -> CpuLaunch:
-        """What factorises and solves."""
+        """Return the launch that factorises and solves."""
         before, behind = (self.values, *self._arrays), (rhs, solution, self.outcome)
         first, last = ([array.ctypes.data for array in part] for part in (before, behind))
         table = np.array([*first, self._size, *last], dtype=np.int64)

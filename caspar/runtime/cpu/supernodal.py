@@ -152,7 +152,7 @@ class SupernodalFactorization:
         return int(self.values.nbytes + self._by_columns.nbytes + self._pattern[0].nbytes)
 
     def launch(self, rhs: Array, solution: Array) -> None:
-        """None: the library is called by the host."""
+        """Return None: the host calls the library."""
 
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""

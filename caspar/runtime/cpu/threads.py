@@ -1,4 +1,4 @@
-"""What the driver needs of the operating system: locks, conditions and threads, in LLVM IR.
+"""Locks, conditions and threads of the operating system for the driver, in LLVM IR.
 
 Input: the system. Output: internal functions `@lock`, `@unlock`, `@wait`, `@wake`, `@wake.all`,
 `@lock.new`, `@condition.new` and `@start`, and the names of the system's own functions behind them.

@@ -130,7 +130,7 @@ class CudaBackend(CudaIndexing):
         scalars: Sequence[Array],
         diagonals: Sequence[Array],
     ) -> None:
-        """None: the device goes ahead instead, see `NormalEquations`."""
+        """Return None: the device goes ahead instead, see `NormalEquations`."""
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
@@ -174,13 +174,13 @@ class CudaBackend(CudaIndexing):
         return run
 
     def usage(self, kernel: Kernel) -> KernelUsage | None:
-        """What the driver says of the loaded kernel."""
+        """Return the resources of the loaded kernel, as the driver reports them."""
         assert isinstance(kernel, CudaKernel)
         with self._device:
             return loaded_usage(kernel)
 
     def resident_blocks(self, kernel: Kernel) -> int:
-        """What multiprocessors hold of it, if they hold nothing else."""
+        """Return how many of its blocks the multiprocessors hold, if they hold nothing else."""
         assert isinstance(kernel, CudaKernel)
         with self._device:
             return resident_blocks(kernel) * self.num_multiprocessors

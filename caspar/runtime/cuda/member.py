@@ -176,7 +176,7 @@ class CudaMember(CudaBackend):
 
 
 def _present(launches: Sequence[Launch]) -> Iterator[CudaLaunch | AllReduce]:
-    """Without those that have no items: a part of a problem may have none of something."""
+    """Leave out launches without items: a part of a problem may have none of something."""
     for launch in launches:
         if isinstance(launch, AllReduce):
             yield launch

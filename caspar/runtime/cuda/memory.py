@@ -147,7 +147,7 @@ def _is_in_order(array: Any) -> bool:
 
 
 class CudaMemory(CudaDevice):
-    """By CuPy, from its pool."""
+    """Device memory from CuPy's pool."""
 
     @property
     def xp(self) -> ModuleType:
@@ -162,7 +162,7 @@ class CudaMemory(CudaDevice):
 
     @property
     def free_bytes(self) -> int | None:
-        """What the driver has left, and CuPy's pool; None if another allocator is in use."""
+        """Free bytes of the driver and of CuPy's pool; None if another allocator is in use."""
         pool = cupy.get_default_memory_pool()
         is_own = getattr(cupy.cuda.get_allocator(), "__self__", None) is pool
         if not is_own:

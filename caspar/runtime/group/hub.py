@@ -1,6 +1,6 @@
-"""Where rank 0 listens: accepts connections of processes that know the token, and sorts them.
+"""Accept connections at rank 0 from processes that know the token, and sort them.
 
-Cost: connections once for a group of processes, and for each group that adds up.
+Cost: connections are made once for a group of processes, and for each group that adds up.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""What solvers ask of a backend that is one of several, and how ranks agree on small values.
+"""Interface of a backend that is one of several, and agreement of ranks on small values.
 
 Every rank runs the same loop. Arrays are added up on the devices (`all_reduce`); values of the host
 go through a `Communicator`, so that all ranks take the same decisions. Cost tiers: a group once for
@@ -87,12 +87,12 @@ class Member(Backend, Protocol):
 
 @dataclass(frozen=True)
 class Communicator:
-    """How one rank of a solve agrees with the others on values of the host.
+    """One rank's means to agree with the others on values of the host.
 
-    All ranks call the same methods in the same order. Alone each returns its argument.
+    All ranks call the same methods in the same order. With one rank nothing is exchanged.
 
     Attributes:
-        rank: Of the caller.
+        rank: The caller's rank.
         group: All ranks; None: there is only one.
     """
 
@@ -101,7 +101,7 @@ class Communicator:
 
     @property
     def is_first(self) -> bool:
-        """True if this rank speaks to the user."""
+        """Return whether this rank speaks to the user."""
         return self.rank == 0
 
     def gather(self, value: Value) -> list[Value]:
@@ -120,7 +120,7 @@ class Communicator:
         return found[0]  # type: ignore[no-any-return]
 
     def joined(self, names: Sequence[str]) -> tuple[str, ...]:
-        """What any rank has found, each text once."""
+        """Return the texts of all ranks, each once."""
         found = self.gather(tuple(names))
         return tuple(dict.fromkeys(name for names in found for name in names))
 

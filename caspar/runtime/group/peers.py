@@ -26,7 +26,7 @@ STEP_S = 0.25
 
 
 class News(Enum):
-    """What ranks tell each other beside their work.
+    """Messages between ranks besides those of their work.
 
     BEAT: alive. ABORT: a group that adds up has failed. GONE: a rank has ended. INTERRUPT: Ctrl-C.
     LEAVE: the rank ends as it should.
@@ -145,7 +145,7 @@ REASON_S = 3.0
 
 
 class Purpose(IntEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     MESSAGES = 1
     WATCH = 2
@@ -154,12 +154,12 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank has come to, as others are told.
+    """The result or the failure of a rank, as others are told.
 
     Attributes:
-        value: What it found.
+        value: Its result.
         failure: What went wrong, in words; None: nothing.
-        is_consequence: Whether it went wrong because something did on another rank.
+        is_consequence: Whether it failed because another rank did.
     """
 
     value: Any = None
@@ -231,7 +231,7 @@ class Peers:
 
     @property
     def reason(self) -> str:
-        """Why ranks cannot work together any more; empty: they can."""
+        """The reason why ranks cannot work together any more; empty if they can."""
         return self._reason or self._left
 
     def check(self) -> None:
@@ -271,7 +271,7 @@ class Peers:
             self._watch.tell(News.INTERRUPT)
 
     def _on_news(self, news: News, source: int, detail: Any) -> None:
-        """In the thread of the watch."""
+        """Handle news, in the thread of the watch."""
         if news is News.INTERRUPT:
             self.was_interrupted = True
             return
@@ -299,7 +299,7 @@ class Peers:
         self.fail(f"{self.name(self.rank)} is gone: {why}")
 
     def fail(self, reason: str) -> None:
-        """From here on nothing works; whoever waits is woken."""
+        """Record a failure that ends all work; wake whoever waits."""
         with self._lock:
             if self._reason == "":
                 self._reason = reason
@@ -383,7 +383,7 @@ class Peers:
         return [one.value for one in found]
 
     def _outcome_of(self, rank: int, wait_s: float | None) -> Outcome:
-        """What a rank sends, or that it is gone."""
+        """Return what a rank sends, or the failure that it is gone."""
         found, error = attempted(lambda: self.receive(rank, wait_s))
         sent: Outcome = found if error is not None else found.value
         return sent
@@ -399,7 +399,7 @@ class Peers:
         return kept[0]
 
     def collect(self, work: Callable[[], Result]) -> list[Result]:
-        """What all ranks have, at rank 0, in the order of ranks; nothing at the others.
+        """Return the results of all ranks, in their order, at rank 0; nothing at the others.
 
         Raises:
             BaseException, GroupError: As `exchange`.
@@ -414,14 +414,14 @@ class Peers:
         return [one.value for one in found.values()] if self.rank == 0 else []
 
     def hand_out(self, work: Callable[[], Sequence[Any]]) -> Any:
-        """What rank 0 has for this rank.
+        """Return the value that rank 0 has for this rank.
 
         Args:
             work: Makes it, for all ranks in their order; called at rank 0.
 
         Raises:
             BaseException: What `work` raised, at rank 0.
-            GroupError: It did, at the others; or a rank is gone.
+            GroupError: `work` failed, at the other ranks; or a rank is gone.
         """
         if self.rank != 0:
             found = self.receive(0, self.wait_s)
@@ -471,7 +471,7 @@ class Peers:
 
 
 def attempted(work: Callable[[], Result]) -> tuple[Outcome, BaseException | None]:
-    """What comes of something, for others and for this rank."""
+    """Try some work; return its outcome for others, and its error for this rank."""
     try:
         return Outcome(work()), None
     except BaseException as error:

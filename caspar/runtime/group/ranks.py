@@ -32,16 +32,16 @@ MASTER_OFFSET = 1
 
 @dataclass(frozen=True)
 class Launch:
-    """What a process knows of its group.
+    """A process's knowledge of its group.
 
     Attributes:
         launcher: `torchrun`, `Open MPI`, `Slurm`, `CASPAR_*` or `mpi4py`.
-        rank: Of the process.
+        rank: Rank of the process.
         size: Processes.
         local_rank: Its number on its host: the device that it uses.
         local_size: Processes on this host; None: not known.
-        job: What processes of the same job have in common, and others have not.
-        address: Host and port of rank 0 by the launcher; None: not known.
+        job: Text that processes of the same job share, and others do not.
+        address: Host and port of rank 0 as the launcher says; None: not known.
     """
 
     launcher: str
@@ -54,7 +54,7 @@ class Launch:
 
     @property
     def is_on_one_host(self) -> bool:
-        """True if all processes are on this host."""
+        """Return whether all processes are on this host."""
         return self.local_size == self.size
 
 
@@ -227,7 +227,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Request:
-    """What the user said to `init`; see there."""
+    """The user's arguments of `init`; see there."""
 
     communicator: Any
     address: str | None
@@ -239,14 +239,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the processes of a launch meet.
+    """The place where the processes of a launch meet.
 
     Attributes:
-        launch: What this process knows of them.
+        launch: This process's knowledge of them.
         address: Where rank 0 listens.
-        hub: Rank 0's own; None at the others.
+        hub: The hub of rank 0; None at the others.
         connect: Makes a connection to rank 0.
-        end: To be called when all have come.
+        end: Must be called when all have come.
     """
 
     launch: Launch

@@ -19,13 +19,13 @@ Result = TypeVar("Result")
 
 
 class ProcessGroup:
-    """What groups of processes have in common: the first failure ends all.
+    """The common part of groups of processes: the first failure ends all.
 
-    By itself it is that of a rank that is not a member.
+    The class itself serves a rank that is not a member.
 
     Args:
         peers: All ranks.
-        number: Of the group.
+        number: Number of the group.
         active: Ranks of the members, 0 first.
     """
 
@@ -52,7 +52,7 @@ class ProcessGroup:
 
     @property
     def has_failed(self) -> bool:
-        """True if it is of no more use."""
+        """Return whether it has failed and cannot be used any more."""
         return self._why != ""
 
     def add_up(self, rank: int, arrays: Sequence[Array]) -> None:

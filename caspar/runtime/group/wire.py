@@ -45,7 +45,7 @@ class Wire:
 
     @property
     def socket(self) -> socket.socket:
-        """For `readable`."""
+        """The connected socket, for `readable`."""
         return self._socket
 
     def send(self, message: object) -> None:

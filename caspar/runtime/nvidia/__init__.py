@@ -1,4 +1,4 @@
-"""What NVIDIA's tools and devices are asked: driver, NVRTC, machine code, limits, occupancy.
+"""Queries of NVIDIA's tools and devices: driver, NVRTC, machine code, limits, occupancy.
 
 Most of it needs no device: NVRTC compiles for any architecture. Nothing here launches a kernel.
 """

@@ -1,7 +1,7 @@
-"""What a GPU refuses: kernels that need more shared memory, registers or parameters than there are.
+"""Errors for kernels that need more shared memory, registers or parameters than a GPU has.
 
-Input: what the compiler or the driver says. Output: the error for the user, with what is needed,
-what there is and what to do. No GPU and no CuPy is needed for it.
+Input: what the compiler or the driver says. Output: the error for the user, which says what is
+needed, what there is and what to do. It needs neither a GPU nor CuPy.
 """
 
 import re

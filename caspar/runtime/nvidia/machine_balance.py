@@ -1,4 +1,4 @@
-"""How much arithmetic a device does in the time in which it moves a byte, as the driver says."""
+"""Arithmetic that a device does in the time in which it moves a byte, as the driver says."""
 
 from collections.abc import Mapping
 

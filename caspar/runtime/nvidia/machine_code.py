@@ -22,12 +22,12 @@ _CHOICES = "tuned"
 
 
 def machine_code(text: str, architecture: str, options: Sequence[str]) -> bytes:
-    """What the driver of a GPU loads: machine code, or PTX where the GPU is newer than NVRTC.
+    """Return machine code for a GPU's driver, or PTX if the GPU is newer than NVRTC.
 
     Args:
         text: CUDA C.
-        architecture: Of the GPU, `sm_90` for example.
-        options: Of NVRTC, beside those of every compilation and the architecture.
+        architecture: Architecture of the GPU, `sm_90` for example.
+        options: Options of NVRTC, besides those of every compilation and the architecture.
 
     Raises:
         BackendError: NVRTC is not installed.
@@ -94,7 +94,7 @@ def _compiled(text: str, target: str, options: Sequence[str]) -> bytes:
 
 @cache
 def compiled_architecture(architecture: str) -> str:
-    """What is compiled for a GPU: its own architecture, or PTX of the newest that NVRTC knows."""
+    """Return what to compile for: the GPU's architecture, or PTX of the newest older one known."""
     known = architectures()
     if architecture in known:
         return architecture
@@ -108,12 +108,12 @@ def _number(architecture: str) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """How a kernel is compiled.
+    """The block size and options of a compilation.
 
     Attributes:
         block_size: Threads of a block.
-        options: Of NVRTC, beside those of every kernel and of the block size.
-        is_searched: Nothing better is to be found.
+        options: Options of NVRTC, besides those of every kernel and of the block size.
+        is_searched: Whether the search is over: there is nothing better to find.
     """
 
     block_size: int

@@ -39,7 +39,7 @@ _WARNING = re.compile(r"^.*\bwarning\s*[#:].*$", re.M)
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What the assembler (ptxas) says of one kernel.
+    """Resources of one kernel, as the assembler (ptxas) reports them.
 
     Attributes:
         registers: 32-bit registers of a thread.

@@ -1,4 +1,4 @@
-"""How many warps of a kernel a multiprocessor can hold at once, by the compiler's figures.
+"""Compute how many warps of a kernel a multiprocessor holds, from the compiler's figures.
 
 The rules and numbers of blocks are those of NVIDIA's cuda_occupancy.h (CUDA 13.0), the other limits
 those of the tables of compute capabilities in the CUDA programming guide.
@@ -54,11 +54,11 @@ MULTIPROCESSORS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What a multiprocessor can hold of a kernel.
+    """The number of warps of a kernel that a multiprocessor can hold.
 
     Attributes:
         warps: Warps at once.
-        max_warps: Warps it could hold of a kernel that needs nothing.
+        max_warps: Warps that it can hold of a kernel that needs no resources.
         limit: What runs out first: `registers`, `shared memory`, `blocks` or `warps`.
     """
 

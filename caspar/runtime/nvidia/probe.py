@@ -1,11 +1,11 @@
-"""What CUDA there is: driver, devices, CuPy, compiler; and why not, in words.
+"""Find out which CUDA there is: driver, devices, CuPy, compiler; or say why there is none.
 
-Nothing here raises where something is missing or broken. The driver is asked through its C
-interface (CUDA Driver API), so that devices are seen before CuPy is installed; CuPy is imported
-only where a device is, since that takes half a second. Once for each process.
+Nothing here raises if something is missing or broken. The driver is asked through its C interface
+(CUDA Driver API), so that devices are seen before CuPy is installed; CuPy is imported only if there
+is a device, since that takes half a second. Once for each process.
 
-Also here: CuPy's folder of machine code: used only if nobody else can write there, and if it works
-at all.
+Also here: the check of CuPy's folder of machine code, which is used only if nobody else can write
+there, and if it works at all.
 """
 
 import ctypes
@@ -52,7 +52,7 @@ def cupy_folder() -> Path:
 
 
 def _refusal(folder: Path) -> str:
-    """Why the folder must not or cannot be used; empty: nothing is wrong with it."""
+    """Return why the folder must not or cannot be used; empty if nothing is wrong with it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         refusal = folder_refusal(folder, FOLDER_VARIABLE)
@@ -193,7 +193,7 @@ def probe_cupy() -> CupyState:
 
 
 def cuda_problem() -> str | None:
-    """Why the CUDA backend cannot be used on this machine; None where a device answers."""
+    """Return why the CUDA backend cannot be used on this machine; None if a device answers."""
     driver = find_driver()
     if driver is None:
         return "there is no NVIDIA driver (libcuda.so.1)"
@@ -207,9 +207,9 @@ def cuda_problem() -> str | None:
 
 @cache
 def graph_loop_problem() -> str | None:
-    """Why CUDA graphs cannot repeat a part of themselves; None where nothing speaks against it.
+    """Return why CUDA graphs cannot repeat a part of themselves; None if no reason is known.
 
-    Ask only where the CUDA backend can be used.
+    Call only if the CUDA backend can be used.
     """
     driver, nvrtc = find_driver(), probe_cupy().nvrtc_version
     assert driver is not None
@@ -228,9 +228,9 @@ def graph_loop_problem() -> str | None:
 
 
 def sparse_problem() -> str | None:
-    """Why cuDSS, which factorises sparse matrices, cannot be used; None: it can.
+    """Return why cuDSS, which factorises sparse matrices, cannot be used; None if it can.
 
-    Ask only where the CUDA backend can be used.
+    Call only if the CUDA backend can be used.
     """
     nvrtc = probe_cupy().nvrtc_version
     assert nvrtc is not None
@@ -248,7 +248,7 @@ def sparse_problem() -> str | None:
 
 
 def _advice_for_cupy(nvrtc: str) -> str:
-    """How to install the rest of what CUDA needs: it must go with CuPy, not with the driver."""
+    """Tell how to install what else CUDA needs: it must match CuPy, not the driver."""
     major, _, _ = nvrtc.partition(".")
     return f"for this CuPy: {install_command(f'cuda{major}')}"
 

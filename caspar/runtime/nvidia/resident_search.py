@@ -1,9 +1,9 @@
-"""How many blocks of a kernel the compiler should leave room for on a multiprocessor.
+"""Find how many blocks of a kernel the compiler should leave room for on a multiprocessor.
 
 Input: a kernel. Output: options of NVRTC, kept in the store. No device is needed: the assembler
 says what a compilation takes, and `occupancy` how many blocks fit.
 
-Cost: one to some compilations of a kernel.
+Cost: one compilation of a kernel, or a few.
 """
 
 from collections.abc import Callable

@@ -34,7 +34,7 @@ TIME_LIMIT_S = 120.0
 
 
 class Region(Enum):
-    """Where an instruction stands, see the module."""
+    """The region that an instruction stands in, see the module."""
 
     STRAIGHT_LINE = "straight-line"
     LOOP = "loop"
@@ -289,7 +289,7 @@ def _leads_out_of_line(entry: SassInstruction) -> bool:
 
 
 def _falls_through(entry: SassInstruction) -> bool:
-    """Whether the next instruction may follow. A barrier's reconvergence point is the next."""
+    """Return whether the next instruction may follow; after a barrier it does."""
     if entry.predicate or entry.name == "CALL":
         return True
     if entry.name in _JUMPS:  # conditional where a predicate or register stands before the target

@@ -1,4 +1,4 @@
-"""What a kernel takes of a GPU's multiprocessors, and the block size that follows from it."""
+"""Resources that a kernel takes of a GPU's multiprocessors, and the block size that follows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ MIN_BLOCK_SIZE = 64
 
 @dataclass(frozen=True)
 class KernelUsage:
-    """What one kernel takes, as it was compiled.
+    """Resources that one kernel takes, as it was compiled.
 
     Attributes:
         block_size: Threads of a block that it was compiled for.
@@ -21,7 +21,7 @@ class KernelUsage:
         local_bytes: Local memory of a thread: spilled registers, and arrays that are no registers.
         shared_bytes: Shared memory of a block.
         occupancies: What a multiprocessor holds of it, by block size, the preferred size first.
-            Empty where the architecture's limits are not known.
+            Empty if the architecture's limits are not known.
     """
 
     block_size: int

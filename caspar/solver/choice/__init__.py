@@ -1,5 +1,5 @@
-"""What `auto` takes: which types are eliminated, how sums are taken, where Jacobians are.
+"""The choices of `auto`: eliminated types, the way to sum, stored or recomputed Jacobians.
 
-Each choice is a function of the factors and, where it needs them, of counts. What users chose is
+Each choice is a function of the factors and, if it needs them, of counts. A user's own choice is
 never changed.
 """

@@ -1,6 +1,6 @@
-"""Which node types are eliminated: what the factors allow, and where a factorisation gains by it.
+"""Choose the node types to eliminate, if factors allow it and a factorisation gains by it.
 
-Input: a recipe, and counts where they are known. Output: node types. Cost tier: once for a solver,
+Input: a recipe, and counts if they are known. Output: node types. Cost tier: once for a solver,
 and for each structure.
 """
 

@@ -1,7 +1,7 @@
-"""How a solver's kernels are made, from what the user chose and from what is eliminated.
+"""Choose the form of a solver's kernels from the user's choices and the eliminated types.
 
 Input: a recipe, and the eliminated types. Output: a `SolverForm`. Cost tier: once for a solver, and
-again where counts have other types eliminated.
+again if counts change the eliminated types.
 """
 
 import math
@@ -34,21 +34,21 @@ from caspar.solver.limits import Limits
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the user chose.
+    """The user's choices.
 
     Attributes:
         factors: Traced factors.
         nodes: Their node types.
         precision: Which floating types are used for what.
         linear_solver: How linear systems are solved.
-        jacobian: Where Jacobians are.
+        jacobian: Whether Jacobians are stored or recomputed.
         deterministic: Whether equal input must give equal bits.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
         limits: Sizes at which another way is chosen.
         eliminate: Names of the node types to eliminate; None: chosen.
-        masked: Names of the node types of which a solve holds components, or bounds numbers.
+        masked: Names of the node types that have held or bounded components.
         bounded: Names of the node types that have bounds.
-        is_far_from_zero: Whether values are, so that Jacobians of rounded ones are inexact.
+        is_far_from_zero: Whether values are too far from zero for Jacobians at rounded ones.
     """
 
     factors: tuple[TracedFactor, ...]

@@ -1,4 +1,4 @@
-"""Whether a product derives Jacobians again or reads them from memory, where nobody chose.
+"""Choose whether products recompute Jacobians or load them, if the user has not chosen.
 
 Input: traced factors and a device. Output: yes or no. Once for each solver.
 """
@@ -18,11 +18,11 @@ from caspar.runtime.backend import Backend
 
 @dataclass(frozen=True)
 class JacobianPrice:
-    """What an instance's Jacobian takes.
+    """The cost of an instance's Jacobian.
 
     Attributes:
-        multiplications: To derive it, see `passes.price`.
-        num_bytes: Of its entries that are not always zero, equal ones as well.
+        multiplications: Cost of computing it; see `passes.price`.
+        num_bytes: Bytes of its entries that are not always zero; equal ones count too.
     """
 
     multiplications: float
@@ -30,15 +30,10 @@ class JacobianPrice:
 
 
 def recomputing_pays(factors: Sequence[TracedFactor], types: Types, backend: Backend) -> bool:
-    """Whether arithmetic takes no longer than moving the bytes would, both at the device's peak.
+    """Return whether recomputing takes no longer than loading, both at the device's peak rates.
 
-    All factors count alike: how many instances each will have is not known yet.
-
-    Products of 5.0 M observations on an H200 (7.0 multiplications a byte, Jacobians of 96 bytes),
-    us an iteration by price: 155: 120, 239: 134, 284: 155, 407: 162, 654: 198, 1144: 300; stored
-    159. Around PCG recomputing takes 70 to 250 us less. So at the rule's edge, 654, storing is 2 %
-    quicker where a step has eight PCG iterations, 5 % where it has twelve; at 407 recomputing is
-    by 6 and 5 %. Record 0012 has all figures.
+    All factors count alike, because their numbers of instances are not known yet. Measurements:
+    docs/design/0012-elimination.md, "When recomputing pays".
     """
     target = TARGETS[backend.traits.target]
     prices = [jacobian_price(factor, types, target) for factor in factors]

@@ -1,4 +1,4 @@
-"""Whether values are so far from zero that float32 shows it in their differences.
+"""Detect values so far from zero that float32 rounds their differences noticeably.
 
 Input: the start values of a node type. Output: yes or no. Cost tier: a look at a thousand rows,
 once for each solve in mixed precision on CUDA.

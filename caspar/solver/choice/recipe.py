@@ -1,4 +1,4 @@
-"""What a user passes to `Solver`, checked: factors, node types and choices as one `Recipe`.
+"""Check what a user passes to `Solver`; factors, node types and choices become a `Recipe`.
 
 Cost tier: once for a solver; tracing takes most of it.
 """

@@ -84,7 +84,7 @@ class Point:
 
     @property
     def is_finite(self) -> bool:
-        """True if all of it are numbers."""
+        """Return whether cost, derivatives and constraints are finite."""
         return bool(
             np.isfinite(self.cost)
             and np.isfinite(self.gradient).all()
@@ -128,7 +128,7 @@ class Lagrangian:
         return self._num_entries(factors, problem) <= MOST_ENTRIES
 
     def suits_start(self, factors: Sequence[TracedFactor], problem: Problem) -> bool:
-        """Whether Newton's method may take a problem from its start: a small one without losses.
+        """Return whether Newton's method may begin at the start: a small problem without losses.
 
         Args:
             factors: Factors with terms.

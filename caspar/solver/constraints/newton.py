@@ -57,11 +57,11 @@ SMALL_STEP = 1e-7
 
 @dataclass(frozen=True)
 class Polished:
-    """What Newton's method came to.
+    """The outcome of Newton's method.
 
     Attributes:
-        points: The start, and where each step that was accepted ended.
-        errors: What was wrong there.
+        points: The start, and the end of each accepted step.
+        errors: The error at each point, see `_Parts`.
         has_converged: Whether the last one is a minimum, as far as rounding tells.
     """
 
@@ -72,12 +72,12 @@ class Polished:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a step from a point needs.
+    """The scale and the error of a point.
 
     Attributes:
-        scale: What makes the diagonal one; 0 for what is held or at a bound.
-        error: What is wrong: gradient, violations and idle multipliers, in the unit of the root of
-            the cost.
+        scale: Scale that makes the diagonal one; 0 for unknowns that are held or at a bound.
+        error: Norm of gradient, violations and idle multipliers, in the unit of the root of the
+            cost.
     """
 
     scale: Floats
@@ -158,10 +158,10 @@ class Newton:
         shortest: float,
         weights: Mapping[str, Floats],
     ) -> tuple[Point, _Parts] | None:
-        """Where a step ends, or half of it, and so on; None: nowhere is better.
+        """Halve a step until its end is better; return that, or None if no length helps.
 
-        An end is better if it leaves less of what is wrong, or if it lowers the cost with weighted
-        violations (Han, 1977) by a share of what the linear model promises.
+        An end is better if its error is small enough, or if it lowers the cost with weighted
+        violations (Han, 1977) by a share of the decrease that the linear model predicts.
         """
         before = _merit(point, weights)
         slope = float(point.gradient @ step.values) - (before - point.cost)

@@ -1,4 +1,4 @@
-"""What a solve with constraints came to: violations, contradictions, entries that repeat others.
+"""Describe the end of a solve with constraints: violations, contradictions, redundancies.
 
 Input: constraints and multipliers at the last values. Output: parts of a `SolveResult`. Cost tier:
 once for a solve, on the host.

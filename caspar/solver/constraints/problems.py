@@ -54,7 +54,7 @@ class ConstrainedProblems:
 
     @cached_property
     def lagrangian(self) -> Lagrangian:
-        """For Newton's method."""
+        """The Lagrangian, for Newton's method."""
         factors = [one for one in self.recipe.factors if one.name not in self.kinds]
         return Lagrangian(self.backend, self.recipe.nodes, self.constraints, factors)
 

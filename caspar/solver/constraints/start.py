@@ -1,4 +1,4 @@
-"""What the start values of a problem show: penalties that fit its cost, and what it leaves open.
+"""Look at the start values of a problem: penalties that fit its cost, undetermined unknowns.
 
 Input: a `Problem` in float64 and its constraints at the start. Output: a `Beginning`. Cost tier:
 kernels once for a solver, the rest once for a solve.
@@ -24,14 +24,14 @@ BUNDLE_DAMPING = 1e-3
 
 @dataclass(frozen=True)
 class Beginning:
-    """What the start values show.
+    """The findings at the start values.
 
     Attributes:
         terms: Penalties for the first solve.
-        cost: Of the factors.
-        is_left_open: Whether some unknowns of constraints are in no factor: only constraints say
-            what they are.
-        damping: Of the first solve; None: the usual one.
+        cost: Cost of the factors.
+        is_left_open: Whether some unknowns of constraints are in no factor, so that only
+            constraints determine them.
+        damping: Damping of the first solve; None: the usual one.
     """
 
     terms: dict[str, Terms]

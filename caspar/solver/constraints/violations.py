@@ -1,4 +1,4 @@
-"""What constraints are at some values: c, its Jacobian, and sizes that make units not matter.
+"""Evaluate constraints at some values: c, its Jacobian, and sizes that cancel units.
 
 Input: traced constraints and a `Problem` in float64. Output: a `Linearised` for each constraint, on
 the host. Cost tier: kernels once for a solver; the rest once for a solve of the loop.
@@ -63,7 +63,7 @@ class Linearised:
 
     @property
     def is_finite(self) -> bool:
-        """True if c and its derivatives are numbers."""
+        """Return whether c and its derivatives are finite."""
         return bool(
             np.isfinite(self.rows).all()
             and all(np.isfinite(one.entries).all() for one in self.nodes)

@@ -1,6 +1,6 @@
-"""How well the residuals determine the values: covariances, standard errors, free directions.
+"""Measure how well residuals determine values: covariances, standard errors, free directions.
 
-`estimate` is the way from arrays to a `Covariance`: `jacobians` evaluates the derivatives of all
-factors, `normal_matrix` sums them and eliminates, one of the inverses finds what is asked for.
+`estimate` makes a `Covariance` from arrays: `normal.jacobians` evaluates the derivatives of all
+factors, `normal.matrix` sums them and eliminates, one of the inverses gives the requested blocks.
 Everything is in float64, whatever the precision of the solver is.
 """

@@ -91,7 +91,7 @@ class Covariance:
     _info: Mapping[str, NodeTypeInfo] = field(repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the system, which covariances between instances are found from."""
+        """Leave out the system, from which covariances between instances are computed."""
         return {**self.__dict__, "_cross": _cross_of_a_pickle}
 
     def __copy__(self) -> "Covariance":

@@ -1,4 +1,4 @@
-"""From arrays to a covariance.
+"""Estimate a covariance from arrays.
 
 Input: the values of a problem, or the result of a solve, and which instances are asked for, such as
 `{"Cam": "all", "Point": [3, 7]}`. Output: a `Covariance`. Cost tier: kernels once for a solver,
@@ -39,14 +39,14 @@ from caspar.solver.result.solved import Solved, SolvedResults
 
 
 class HeldRows(Protocol):
-    """What holds some directions: constraints."""
+    """Constraints, which hold some directions."""
 
     @property
     def names(self) -> frozenset[str]:
         """Names of kernels in the recipe that are no factors."""
 
     def of(self, problem: Problem, jacobians: Sequence[FactorJacobian]) -> list[FactorJacobian]:
-        """Their rows, of great weight, beside the Jacobians of the factors."""
+        """Return their rows, with a large weight, to go beside the factors' Jacobians."""
 
 
 class Covariances:
@@ -169,7 +169,7 @@ def without_active(problem: Problem, backend: Backend) -> dict[str, Array]:
 def _without_held(
     jacobians: Sequence[FactorJacobian], free: Mapping[str, Array], requested: Mapping[str, Any]
 ) -> list[FactorJacobian]:
-    """Without the derivatives by node types that are held as a whole: they are constants."""
+    """Drop derivatives by node types that are held as a whole, unless they are requested."""
     held = {name for name, moves in free.items() if not np.any(moves)} - set(requested)
     return [
         replace(one, nodes=tuple(node for node in one.nodes if node.node not in held))

@@ -111,7 +111,7 @@ class SelectedInverse:
         return max(node.end - node.first + len(node.rows) for node in self._nodes)
 
     def compute(self) -> None:
-        """From the last supernode to the first."""
+        """Compute the inverse, from the last supernode to the first."""
         fulls: dict[int, FloatArray] = {}
         num_children = np.zeros(len(self._nodes), np.int64)
         for node in self._nodes:

@@ -1,4 +1,4 @@
-"""From a derivative by values to derivatives by everything that determines them.
+"""Turn a derivative by values into derivatives by everything that determines them.
 
 Input: a `Problem`, the values that minimise it, a derivative by these. Output: `Derived`. For each
 factor there are two kernels: one writes its instances' parts of the Hessian, the other, once the
@@ -160,14 +160,14 @@ class _FactorKernels:
 
 @dataclass(frozen=True)
 class _Solved:
-    """What the adjoint system of a gradient leaves.
+    """The solved adjoint system of a gradient.
 
     Attributes:
         factors: Those with instances; `pull` has the derivatives.
-        held: By node type (n, tangent_dim), derivatives by what stays where it starts, else 0;
-            None: all of it moves.
+        held: By node type (n, tangent_dim), derivatives by components that keep their start value,
+            else 0; None: all move.
         damping: See `Solution`.
-        remarks: What is to be said of the Hessian.
+        remarks: Remarks on the Hessian.
         is_partial: Whether numbers that are not finite count as 0.
     """
 

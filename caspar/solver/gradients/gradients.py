@@ -1,6 +1,6 @@
-"""From the result of a solve and a derivative by its values to a `Gradient`.
+"""Compute a `Gradient` from the result of a solve and a derivative by its values.
 
-Cost tier: once for a gradient; what is kept between them, `Adjoint` keeps.
+Cost tier: once for a gradient; `Adjoint` keeps what several gradients share.
 """
 
 from collections.abc import Mapping, Sequence

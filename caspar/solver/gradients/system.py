@@ -67,14 +67,14 @@ class Instances:
 
 @dataclass(frozen=True)
 class Solution:
-    """Of H z = b, by node type, on the device.
+    """The solution of H z = b, by node type, on the device.
 
     Attributes:
-        z: (n, tangent_dim); 0 for what stays.
-        stays: (n, tangent_dim) true for what is held, and for what no residual depends on.
-        damping: What was added to the scaled diagonal; 0: nothing.
-        remarks: What is to be said of H.
-        is_partial: Whether parts of H are not finite, of which z is 0.
+        z: (n, tangent_dim); 0 for components that stay.
+        stays: (n, tangent_dim) true for components that are held or that no residual depends on.
+        damping: Number added to the scaled diagonal; 0: none.
+        remarks: Remarks on H.
+        is_partial: Whether parts of H are not finite; z is 0 there.
     """
 
     z: Mapping[str, Array]
@@ -100,12 +100,12 @@ class HessianSystem(Protocol):
 
 
 class Hessian:
-    """Where the entries of a Hessian are that instances of factors add to.
+    """The entries of a Hessian, and the places that instances of factors add to.
 
     Args:
-        backend: Where their parts are.
-        unknowns: Of the node types.
-        instances: Of each factor.
+        backend: Where the instances' parts are.
+        unknowns: Unknowns of the node types.
+        instances: Instances of each factor.
 
     Attributes:
         rows: (nnz,) of the entries of the lower triangle, row after row, on the host.
@@ -204,7 +204,7 @@ class SparseSystem:
         )
 
     def _scales(self, entries: Floats, moving: Mapping[str, Array]) -> Floats:
-        """What makes the diagonal of H one; 0 for what is held, and for rows of zeros."""
+        """Return scales that make the diagonal of H one; 0 for held unknowns and zero rows."""
         sizes = np.abs(entries[self._diagonal])
         if not sizes.all():
             largest = np.zeros(len(sizes))

@@ -47,7 +47,7 @@ class Blocked(Protocol):
 
     @property
     def chunks(self) -> Sequence[Array]:
-        """Its memory."""
+        """The array's memory."""
 
     def to_rows(self) -> Array:
         """(n, dim), NumPy or CuPy."""
@@ -62,7 +62,7 @@ class PreparedIndex(Protocol):
         """(n,) int32, NumPy or CuPy."""
 
     def tiles(self, tile_size: int) -> TileIndex:
-        """Its tiles."""
+        """Return the index's tiles."""
 
 
 def unblocked(given: Any) -> Any:

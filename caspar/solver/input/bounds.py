@@ -213,7 +213,7 @@ class _Limits:
             )
 
     def rounded(self, storage: Any, free: Array | None) -> NodeBounds:
-        """In the storage type, and so that what is held has no room."""
+        """Return the bounds in the storage type; held components get an empty interval."""
         lower, upper = _inward(self.lower, storage, np.inf), _inward(self.upper, storage, -np.inf)
         held = lower >= upper
         if free is not None:
@@ -257,7 +257,7 @@ def _component(number: int, dim: int) -> str:
 
 
 def _inward(limit: Floats, storage: Any, inward: float) -> Array:
-    """In the storage type, rounded into the interval."""
+    """Convert limits to the storage type, rounding into the interval."""
     with np.errstate(over="ignore"):
         rounded = limit.astype(storage)
     back = rounded.astype(np.float64)

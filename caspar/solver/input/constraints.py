@@ -1,6 +1,6 @@
-"""What restricts the values of a solve: what is held, and bounds.
+"""Read the user's restrictions on values: held components and bounds.
 
-Input: what the user passed beside the arrays. Output: masks and limits over the tangents of node
+Input: `fixed`, `bounds` and start values. Output: masks and limits over the tangents of node
 types, and start values within these. Once for each solve.
 """
 
@@ -19,10 +19,10 @@ from caspar.solver.input.fixed import read_fixed
 
 @dataclass(frozen=True)
 class Constraints:
-    """As the user gave them; see `Solver.solve`.
+    """The user's constraints; see `Solver.solve`.
 
     Attributes:
-        fixed: What is held; None: nothing.
+        fixed: Held nodes and components; None: nothing.
         bounds: Limits of fields; None: there are none.
     """
 

@@ -1,4 +1,4 @@
-"""What a solve holds: the user's `fixed` to masks over the tangents of nodes.
+"""Turn the user's `fixed` into masks over the tangents of nodes.
 
 Input: the user's mapping. Output: for each node type that it names, 1 for each component that moves
 and 0 for each that is held. Once for each solve, on the host.

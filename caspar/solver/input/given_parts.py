@@ -15,7 +15,7 @@ from caspar.solver.input.parted_array import PartedArray
 
 @dataclass(frozen=True)
 class GivenParts:
-    """What the user passed for a node type, if it is in parts."""
+    """The user's values of a node type, if they are in parts."""
 
     parts: tuple[Any, ...]
 

@@ -44,7 +44,7 @@ ReadFactor = Callable[[ArrayReader, Mapping[str, Any], str], FactorArrays]
 
 @runtime_checkable
 class Brings(Protocol):
-    """What `Member` has and other backends do not."""
+    """The method of `Member` that other backends lack."""
 
     def bring(self, array: Array) -> Array:
         """An array of another device, on this one."""
@@ -75,7 +75,7 @@ class PartReader(ArrayReader):
         return self._member.upload(array), self._member.xp
 
     def check_place(self, where: str, place: Location) -> None:
-        """Nothing: places of parts are checked before."""
+        """Do nothing: places of parts are checked before."""
 
     def on_device(self, given: Any) -> Array:
         """An array of any device of the solver, on this one."""

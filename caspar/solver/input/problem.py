@@ -1,4 +1,4 @@
-"""What `Solver.solve` was given, checked: see `problem_reader`."""
+"""The checked input of `Solver.solve`: see `problem_reader`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -160,12 +160,12 @@ class Problem:
 
     @property
     def is_parted(self) -> bool:
-        """True if some arrays are in parts that several devices have."""
+        """Return whether some arrays are in parts on several devices."""
         return any(isinstance(array, PartedArray) for array in self._arrays())
 
     @property
     def is_on_host(self) -> bool:
-        """True if all values, constants and indices are on the host, and none is in parts."""
+        """Return whether all values, constants and indices are on the host, none in parts."""
         return all(isinstance(array, np.ndarray) for array in self._arrays())
 
     def _arrays(self) -> list[Array]:

@@ -153,7 +153,7 @@ class _Reader:
         self.in_parts: list[str] = []
 
     def given_values(self, node: NodeType, given: Any) -> Any:
-        """What the user passed for a node type: rows of a blocked array, parts as `GivenParts`."""
+        """Return the user's values of a node type: blocked as rows, parts as `GivenParts`."""
         if not is_in_parts(given, node.storage_dim):
             return unblocked(given)
         self.in_parts.append(node.name)

@@ -29,7 +29,7 @@ Indices = NDArray[np.int64]
 
 
 class RemarksOnParts:
-    """What `remarks_on_parts` says, kept for the structure of the last solve."""
+    """The output of `remarks_on_parts`, kept for the structure of the last solve."""
 
     def __init__(self) -> None:
         self._known: tuple[weakref.ref[object], tuple[str, ...]] | None = None

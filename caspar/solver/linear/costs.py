@@ -1,4 +1,4 @@
-"""What a linear solve takes: a model with constants that were measured for each backend.
+"""Model the time of a linear solve, with constants that were measured for each backend.
 
 Input: a plan, and pairs of items of eliminated nodes. Output: seconds. Only their ratios matter:
 they say which method suits a structure. Nothing is timed, so equal input is solved in the same way.

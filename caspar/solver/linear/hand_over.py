@@ -1,8 +1,8 @@
-"""When another linear solver takes over in the middle of a solve.
+"""Decide when another linear solver takes over in the middle of a solve.
 
 *From a factorisation to a QR decomposition*: once a pivot shows that the normal matrix has lost the
-digits of some direction. If the decomposition then shows that the matrix is only singular, as that
-of a pose graph which nothing holds, the factorisation goes on: damping is what it lacks.
+digits of some direction. If the decomposition then shows that the matrix is only singular, as for a
+pose graph that nothing holds, the factorisation goes on: it only needs damping.
 
 *From conjugate gradients to a factorisation*:
 
@@ -39,11 +39,11 @@ COMPILE_S = 0.5
 
 
 class Seconds(NamedTuple):
-    """What a factorisation takes by the model.
+    """The modelled time of a factorisation.
 
     Attributes:
-        step_s: Of a step; infinite if the matrix is too large.
-        setup_s: Until it is ready, once for a structure.
+        step_s: Seconds of a step; infinite if the matrix is too large.
+        setup_s: Seconds of the setup, once for a structure.
     """
 
     step_s: float
@@ -104,7 +104,7 @@ class HandOver:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why a solver was chosen, and what has taken its place."""
+        """The reasons for the choice of solver, and for its replacement."""
         others = () if self.current is self._usual else self.current.remarks
         return (*self._usual.remarks, *others, *self._change)
 
@@ -185,7 +185,7 @@ class HandOver:
         return True
 
     def _reason(self, replacement: Replacement) -> str:
-        """Why a factorisation should take over; empty: it should not."""
+        """Return why a factorisation should take over; empty if it should not."""
         spent_s = self._num_iterations * replacement.iteration_s
         is_limited = self._num_limited >= MAX_LIMITED and self._limit >= MIN_LIMIT
         is_slow = self._num_iterations >= MIN_LIMIT * max(self._num_solves, 1)

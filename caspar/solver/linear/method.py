@@ -1,8 +1,8 @@
-"""What a linear method is: a way from linearised sums to the steps of the reduced node types.
+"""A linear method computes the steps of the reduced node types from linearised sums.
 
 Input, on the device: gradients and diagonal blocks, damping, Jacobians. Output, on the device:
-`step` and `residual` of the reduced node types, and the scalars that say how it went. Nothing is
-read by the host. Cost tiers: kernels once for a solver, `make` once for a structure, the launches
+`step` and `residual` of the reduced node types, and scalars on the outcome. The host reads
+nothing. Cost tiers: kernels once for a solver, `make` once for a structure, the launches
 of a solver in every linear solve.
 """
 
@@ -40,7 +40,7 @@ class LinearSolver(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why another one than it seems was not chosen."""
+        """The reasons why a method that users may expect was not chosen."""
 
     def begin(self) -> None:
         """Enqueue what depends on the linearisation and the damping alone, where that is quick.

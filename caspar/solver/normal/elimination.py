@@ -42,7 +42,7 @@ class FreeNodeDirection:
 
 @dataclass(frozen=True)
 class Couplings:
-    """What couples the eliminated nodes of a type with the nodes of another one.
+    """Couplings between the eliminated nodes of a type and the nodes of another one.
 
     Attributes:
         node: (c,) the eliminated node of each coupling, ascending.

@@ -152,13 +152,13 @@ def output_rows(backend: Backend, count: int, dim: int) -> tuple[Array, Array]:
 
 
 class InstanceInputs:
-    """What the kernels of a factor read.
+    """The inputs of a factor's kernels.
 
     Args:
         backend: Where they run.
         factor: The factor, with at least one instance.
         problem: Its arrays.
-        values: Of node types, by name.
+        values: Values of node types, by name.
 
     Attributes:
         factor: As given.
@@ -190,7 +190,7 @@ class InstanceInputs:
         self.fill(problem)
 
     def _index(self, argument: Argument, arrays: FactorArrays) -> Array | None:
-        """Which object each instance reads, on the device; None: its own, or all the same."""
+        """Return the object each instance reads, on the device; None: its own, or one for all."""
         if argument.node is None:
             index = arrays.constants[argument.source].index
             if index is not None:

@@ -34,7 +34,7 @@ class Region(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return self.num_scalars * self.dtype.itemsize
 
 

@@ -1,4 +1,4 @@
-"""What the memory of a plan is asked by: a row of `equations.parts`, and whose array it is."""
+"""Keys of the arrays of a plan: a row of `equations.parts` with its owner, or a `Span`."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -82,7 +82,7 @@ class KernelLibrary:
         self._kernels.update(self._load(alone))
 
     def _rewritten(self, sources: SolverSources) -> SolverSources:
-        """For places as wide as they are here."""
+        """Return the sources, with 64-bit places if they are wide here."""
         rewrite = self._target.with_wide_places
         if rewrite is None or not self._wide_places:
             return sources

@@ -50,13 +50,13 @@ SCALARS = (
 
 @dataclass(frozen=True)
 class FactorPlan:
-    """Where a factor's arrays are.
+    """The layout of a factor's arrays.
 
     Attributes:
         factor: The factor.
         form: How its kernels are made.
         order: Its indices in the order of the slots.
-        tiles: Of each shared node argument whose sums are ordered, by name.
+        tiles: Tiles of each shared node argument whose sums are ordered, by name.
         num_tiles: Tiles of the factor.
         first_tile: First place of its partials in the solver-wide sums.
     """
@@ -130,7 +130,7 @@ class FactorPlan:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """Where a node type's arrays are.
+    """The layout of a node type's arrays.
 
     Attributes:
         node: The type.
@@ -138,9 +138,9 @@ class NodePlan:
         is_eliminated: Whether the linear solver eliminates it.
         first_tile: First place of its partials in the sums over node types.
         num_tiles: Its partials.
-        num_slots: Times that `product` has each instance; see `accessors.slots`.
-        order: In which all its arrays are, where it is eliminated; None: as it was given.
-        has_many_slots: Whether its step is the one of many slots.
+        num_slots: Copies of each instance in `product`; see `accessors.slots`.
+        order: Order of all its arrays, if it is eliminated; None: as it was given.
+        has_many_slots: Whether its step kernel is the one for many slots.
         is_masked: Whether components of its tangents may be held.
         is_bounded: Whether numbers of it have bounds.
     """
@@ -243,33 +243,33 @@ class Plan:
 
     @cached_property
     def is_chained(self) -> bool:
-        """True if a factor couples two nodes of a type that remains."""
+        """Return whether a factor couples two nodes of a type that remains."""
         return any(couples_one_type(plan.reduced) for plan in self.factors)
 
     @property
     def is_scaled(self) -> bool:
-        """True if linear systems are solved in scaled variables."""
+        """Return whether linear systems are solved in scaled variables."""
         return any(plan.form.jacobian.is_stored for plan in self.factors)
 
     @property
     def rounds_values(self) -> bool:
-        """True if kernels derive Jacobians again, from values rounded to the type of storage."""
+        """Return whether kernels recompute Jacobians from values rounded to the storage type."""
         return self.types.rounds_values and any(
             not plan.form.jacobian.is_stored for plan in self.factors
         )
 
     @property
     def linearization_needs_damping(self) -> bool:
-        """True if what is linearised depends on the damping of the next step, or steps before."""
+        """Return whether a linearisation depends on the damping of the next or earlier steps."""
         has_loss = any(plan.factor.loss is not None for plan in self.factors)
         return self.is_scaled or has_loss or any(node.is_bounded for node in self.nodes)
 
     @cached_property
     def goes_ahead(self) -> bool:
-        """True if a candidate is linearised before the host has decided whether to accept it.
+        """Return whether a candidate is linearised before the host decides on accepting it.
 
-        Not with bounds: what is free at the nodes would be overwritten by what is free at the
-        candidate. Nor on several devices, which would wait for each other in vain.
+        Not with bounds: the free components at the candidate would overwrite those at the nodes.
+        Nor on several devices, which would wait for each other in vain.
         """
         if self.shard is not None or any(node.is_bounded for node in self.nodes):
             return False
@@ -288,7 +288,7 @@ class Plan:
 
     @property
     def is_ordered(self) -> bool:
-        """True if sums over factors are partials; else slots that atomics add to."""
+        """Return whether sums over factors are partials, not slots that atomics add to."""
         return all(plan.form.sums is SharedSums.ORDERED for plan in self.factors)
 
     @property
@@ -310,7 +310,7 @@ class Plan:
         return Scratch(self.library.backend, self.memory[Span.SCRATCH])
 
     def no_scratch(self) -> Scratch:
-        """In its place during the iterations: arrays of their own."""
+        """Return a scratch for the iterations, which allocates every array."""
         backend = self.library.backend
         return Scratch(backend, backend.xp.empty(0, dtype=np.uint8))
 

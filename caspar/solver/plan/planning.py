@@ -1,4 +1,4 @@
-"""From the structure of a problem to memory.
+"""Plan the memory of a problem from its structure.
 
 Once for each structure (counts and indices): order factors, build tiles, reserve and allocate the
 arena. Values are brought in by every solve.
@@ -115,7 +115,7 @@ def plan_nodes(
     limits: Limits,
     shard: Shard | None = None,
 ) -> list[NodePlan]:
-    """In the order of the solver; the partials of reduced types stand first.
+    """Plan the node types, in the solver's order; partials of reduced types stand first.
 
     Args:
         library: Compiled kernels.
@@ -124,7 +124,7 @@ def plan_nodes(
         counts: Instances of each, by name.
         factors: All factors.
         limits: Sizes at which another way is chosen.
-        shard: Of the part of a problem that this is; None: it is all of it.
+        shard: Of this part of a problem; None: it is all of it.
     """
     plans: dict[str, NodePlan] = {}
     first_tile = 0

@@ -1,4 +1,4 @@
-"""What the arena of a plan has, and which of it shares bytes.
+"""Lay out the arena of a plan: its arrays, and those that share bytes.
 
 An iteration linearises, which reads residuals and makes sums and Jacobians; for each damping the
 linear solver reads these and makes steps, a retraction makes candidates of the steps, and a score
@@ -11,7 +11,7 @@ Where the device goes ahead (`Plan.goes_ahead`), Jacobians are taken at candidat
 bytes with nothing then. The linear solve that begins ahead overwrites the candidate's residuals,
 after the linearisation has read them.
 
-Also here: the one allocation of a plan: what it needs is known before, and said if it does not fit.
+Also here: the one allocation of a plan. Its size is known before, and stated if it does not fit.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -46,12 +46,12 @@ UNEVEN = 1.05
 
 @dataclass(frozen=True)
 class Demand:
-    """What a plan, or the part of one device, needs.
+    """The memory that a plan, or the part of one device, needs.
 
     Attributes:
-        arena_bytes: Of the one allocation.
-        on_all_bytes: Of that what each of several devices has: nodes that remain.
-        outside_bytes: Of indices and tiles, which are there already.
+        arena_bytes: Bytes of the one allocation.
+        on_all_bytes: Those that each of several devices needs, for nodes that remain.
+        outside_bytes: Bytes of indices and tiles, which are there already.
         num_parts: Devices that share the problem.
     """
 
@@ -138,7 +138,7 @@ def _does_not_fit(why: str, backend: Backend, demand: Demand, free: int | None) 
 
 
 def _needed_by_devices(demand: Demand) -> str:
-    """What several devices would need each: nodes that remain are on all, the rest is divided."""
+    """Say what several devices would need each: nodes that remain, and a share of the rest."""
     each = ", ".join(
         f"{bytes_text(demand.of_each(number))} on each of {number}"
         for number in MORE_DEVICES
@@ -165,7 +165,7 @@ def _fitting(demand: Demand, free: int | None, number: int | None, backend: Back
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What the sizes of arrays depend on: the parts of a plan by name."""
+    """The parts of a plan, by name, from which array sizes follow."""
 
     factors: Mapping[str, FactorPlan]
     nodes: Mapping[str, NodePlan]
@@ -342,9 +342,9 @@ class _Regions:
         )
 
     def _reserve_sums(self, inner: Entries) -> None:
-        """What a linearisation adds to; `inner` shares bytes with the blocks of eliminated nodes.
+        """Reserve the sums of a linearisation; `inner` shares bytes with eliminated blocks.
 
-        One launch clears all of it, and one copies that of reduced types.
+        One launch clears all of them, and one copies those of reduced types.
         """
         reduced, eliminated = self._reduced, self._eliminated
         self._reserve_all(self._of_nodes(Lifetime.SCALES, (*eliminated, *reduced)))

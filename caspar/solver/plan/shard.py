@@ -1,7 +1,7 @@
-"""What one of several devices has to know of the whole problem, of which it has a part.
+"""Facts on the whole problem for a device that has a part of it.
 
-Whatever decides which launches there are, or what an array that is added up looks like, must be the
-same on all devices: it follows from these numbers, not from the part. Cost tier: once for a solve.
+All devices must have the same launches, and the same shapes of arrays that are added up. Both
+follow from these numbers, not from the part. Cost tier: once for a solve.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ class ChosenParts:
         return sum(size_of(piece) for piece in self.pieces)
 
     def numbers(self, to_host: ToHost) -> NDArray[Any]:
-        """Their numbers among all instances."""
+        """Return the chosen instances' numbers among all."""
         found = []
         for piece, first in zip(self.pieces, self.offsets, strict=False):
             if isinstance(piece, slice):
@@ -93,7 +93,7 @@ class Shard:
 
     @property
     def is_first(self) -> bool:
-        """True if it counts what all devices have alike."""
+        """Return whether it counts what all devices have alike."""
         return self.rank == 0
 
     def numbers(self, factor: str, places: NDArray[Any], to_host: ToHost) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from caspar.user_warnings import warn_user
 
 
 def _has_all(plan: FactorPlan, argument: Argument, count: int) -> bool:
-    """Whether the tiles of an eliminated node type have all of its nodes: most often they have."""
+    """Return whether tiles have all nodes of an eliminated type, as they mostly do."""
     tiles = plan.order.node_tiles
     if tiles is None or argument is not plan.form.eliminated:
         return False

@@ -142,7 +142,7 @@ def touched(problem: Problem, form: SolverForm, name: str, to_host: Any) -> Chos
 
 @dataclass(frozen=True)
 class _Handed:
-    """What rank 0 hands out: a part or nothing, and how many have one."""
+    """A message of rank 0: a part or nothing, and the number of parts."""
 
     problem: Problem | None
     shard: Shard | None

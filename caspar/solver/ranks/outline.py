@@ -1,4 +1,4 @@
-"""What ranks know of the whole problem, whose factors are spread over them.
+"""Outline the whole problem for ranks over which its factors are spread.
 
 An outline is a problem with the true nodes, and arrays of factors that have the right shapes and no
 contents: they take no memory. All decisions by size follow from it, the same on all ranks. Cost
@@ -48,14 +48,14 @@ class FactorFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the other ranks are told of the arrays of one.
+    """Facts on one rank's arrays that it sends to the others.
 
     Attributes:
-        runs_on: Target and precision: what must be alike.
+        runs_on: Target and precision, which must be alike.
         names: Factors and node types of the solver.
         counts: Instances of each node type.
         factors: Sizes of each factor's arrays.
-        digests: By node type of its values, and of what of it is held or bounded.
+        digests: By node type, of its values and of its held and bounded components.
     """
 
     runs_on: tuple[str, ...]

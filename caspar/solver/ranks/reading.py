@@ -30,7 +30,7 @@ from caspar.solver.shards.share import Reading
 
 @dataclass(frozen=True)
 class Given:
-    """What the user passed to a solve on this rank."""
+    """The user's arguments of a solve on this rank."""
 
     arrays: Mapping[str, Any] | None
     constraints: Constraints

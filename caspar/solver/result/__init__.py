@@ -1,4 +1,4 @@
-"""What a solve gives: status, values, costs, sizes and times, as objects and as text.
+"""The result of a solve: status, values, costs, sizes and times, as objects and as text.
 
-`result` has the classes, `report` prints them. It does not know how a solve works.
+`result` has the classes, `report` prints them. Neither knows how a solve works.
 """

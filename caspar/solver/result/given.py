@@ -1,6 +1,6 @@
-"""What a result can still ask for: the arrays of its solve, and their evaluation.
+"""The arrays of a solve, which its result can evaluate later.
 
-Input: what `solve` was given. Cost: that of `solved_arrays`, else nothing until somebody asks.
+Input: the arguments of `solve`. Cost: that of `solved_arrays`, else nothing until somebody asks.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ __all__ = ["Given", "SolvedArrays"]
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a solve was given.
+    """The input of a solve.
 
     Attributes:
         factors: All factors of the solver, each a `TracedFactor`.

@@ -1,4 +1,4 @@
-"""What a solve returns."""
+"""The result of a solve."""
 
 import math
 import os
@@ -62,7 +62,7 @@ class ValuesReader:
 
 
 class SolveStatus(Enum):
-    """How a solve ended; the value says why, and what to do."""
+    """The outcome of a solve; its value says why, and what to do."""
 
     CONVERGED_COST = "The cost no longer decreases by more than the tolerance."
     CONVERGED_GRADIENT = "The gradient vanishes, as far as rounding tells."
@@ -115,7 +115,7 @@ class SolveStatus(Enum):
 
     @property
     def is_success(self) -> bool:
-        """True if the solve converged: no step lowers the cost by more than the tolerances."""
+        """Return whether the solve converged: no step gains more than the tolerances."""
         return self.name.startswith("CONVERGED")
 
 
@@ -372,7 +372,7 @@ class SolveResult:
         return self._evaluation.residuals(factor)
 
     def weights(self, factor: str) -> NDArray[np.float64]:
-        """What each instance of a factor weighs at `values`: w rho'(|r|^2), as `residuals`.
+        """The weight of each instance of a factor at `values`: w rho'(|r|^2).
 
         Args:
             factor: Its name.
@@ -397,7 +397,7 @@ class SolveResult:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the solver and the arrays."""
+        """Leave out the solver and the arrays."""
         kept = {name: value for name, value in self.__dict__.items() if name != "_evaluation"}
         return {**kept, "given": None}
 
@@ -418,7 +418,7 @@ class SolveResult:
         return values_by_field(self.values, self.fields, name)
 
     def note_standard_errors(self, found: StandardErrors) -> None:
-        """For the report; those of the last covariance count."""
+        """Keep standard errors for the report; those of the last covariance count."""
         object.__setattr__(self, "standard_errors", found)
 
     def __str__(self) -> str:

@@ -120,7 +120,7 @@ def _of_host(array: Any) -> object:
 
 
 class SolvedArrays:
-    """What a solve was given; the only way from a result to it.
+    """The input of a solve; a result reaches it only through this class.
 
     Arrays are not copied, so every method compares them with what they were during the solve.
 
@@ -128,8 +128,8 @@ class SolvedArrays:
         arrays: As the user passed them to the solve, which has read them.
         constraints: Likewise.
         backends: Those on whose devices arrays may live.
-        problem: The `Problem` that was read from them, which may share their memory; None: there
-            is none of the whole.
+        problem: The `Problem` that was read from them, which may share their memory; None: this
+            process has only a part.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class SolvedArrays:
 
     @property
     def is_whole(self) -> bool:
-        """True if this is all of a problem, and not the part of one of several processes."""
+        """Return whether this is a whole problem, not the part of one of several processes."""
         return self._problem is not None
 
     @property

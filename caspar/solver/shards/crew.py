@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Told(Enum):
-    """What the first device tells the others after an iteration."""
+    """A message of the first device to the others after an iteration."""
 
     GO_ON = "go on"
     STOP = "stop: the callback wants it"

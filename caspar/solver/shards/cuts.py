@@ -1,9 +1,9 @@
-"""How the nodes of an eliminated type are divided among devices.
+"""Divide the nodes of an eliminated type among devices.
 
-Into ranges that have about as many instances of factors: ranges of the nodes' numbers, if each
-partner (a node that remains) has most of its instances on one device then, as nothing has to move.
-Otherwise each device would have a share of every partner's instances, and its tiles more partners.
-So ranges of the order in which tiles have the nodes are taken, if these bring more together.
+Parts have about equally many instances. Ranges of the nodes' numbers are used if each
+partner (a node that remains) then has most of its instances on one device: nothing has to move.
+Otherwise each device would have a share of every partner's instances, and its tiles more partners,
+so ranges of the nodes' order in tiles are used if these bring more instances together.
 
 Cost: a pass over the indices of the type, and the order of tiles on one device. Once for a solve.
 """
@@ -61,11 +61,11 @@ class Cut:
     remark: str = ""
 
     def within(self, index: Array, number: int, backend: Backend) -> Chosen:
-        """Which entries of an index name a node of a part: as a range if they stand together.
+        """Return the entries of an index that name nodes of a part; a range if contiguous.
 
         Args:
-            index: Of the host or the backend.
-            number: Of the part.
+            index: On the host or the backend's device.
+            number: Number of the part.
             backend: Where the numbers will be.
         """
         owner = None if self.owner is None else backend.upload(self.owner)
@@ -182,7 +182,7 @@ def _ranges(ends: NDArray[np.int64]) -> Cut:
 def _touching(
     problem: Problem, factors: Sequence[TracedFactor], form: SolverForm, name: str
 ) -> _Touching | None:
-    """None: in any order all parts would have most partners, or arrays are in parts."""
+    """Find the factor to order nodes by; None: no order helps, or arrays are in parts."""
     of_type = [factor for factor in factors if form.factors[factor.name].eliminates(name)]
     if any(problem.factors[factor.name].offsets is not None for factor in of_type):
         return None

@@ -1,7 +1,7 @@
-"""What several devices will take for a problem, by a model: time of an iteration, memory.
+"""Model the time of an iteration and the memory of a problem on several devices.
 
-Input: what one device made ready, and how long an iteration takes there. Output: numbers. It says
-nothing of what was not measured: see docs/design/0037-devices.md for what stands beside it.
+Input: the problem prepared on one device, and the time of an iteration there. Output: numbers.
+docs/design/0037-devices.md compares them with measurements.
 """
 
 import math
@@ -14,7 +14,7 @@ from caspar.solver.prepared import Prepared
 
 @dataclass(frozen=True)
 class Link:
-    """How devices add up an array, all of them getting the sums.
+    """The time in which devices add up an array, all of them getting the sums.
 
     Attributes:
         latency_s: Seconds for two devices and next to no bytes; it grows with the logarithm of

@@ -53,11 +53,11 @@ class Reading:
 
 @dataclass
 class Share:
-    """What the devices of this process have of a problem.
+    """The parts of a problem on the devices of this process.
 
     Attributes:
-        problems: By device here its part. Whoever takes one away is the last who has it.
-        shards: By device here what it knows of the whole; empty: the first device of all has
+        problems: By device here its part. Whoever pops one holds its last reference.
+        shards: By device here its facts on the whole; empty: the first device of all has
             everything.
         active: Ranks of all devices that have a part.
         remarks: What users should know.

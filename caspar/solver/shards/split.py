@@ -32,12 +32,12 @@ from caspar.solver.shards.cuts import Cut, cut_type
 
 @dataclass(frozen=True)
 class Part:
-    """What one device has.
+    """The part of one device.
 
     Attributes:
         problem: With arrays where the whole problem's are, or on the part's device.
-        shard: What it knows of the whole.
-        remarks: On how nodes were divided; of all parts alike.
+        shard: Its facts on the whole.
+        remarks: On how nodes were divided; the same for all parts.
     """
 
     problem: Problem
@@ -149,7 +149,7 @@ def _chosen(
 
 
 def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> ChosenInstances:
-    """As many instances as any other part has; of a factor in as many parts one of these."""
+    """Return an even share of the instances; the factor's own part if it has as many."""
     count = arrays.count
     # pairs of neighbours stay neighbours
     chosen = slice(count * number // num_parts, count * (number + 1) // num_parts)

@@ -34,7 +34,7 @@ it only."""
 
 @dataclass
 class _Request:
-    """What a thread wants the user's thread to do."""
+    """A call that a thread wants the user's thread to make."""
 
     call: Callable[[], Any]
     answer: Future[Any] = field(default_factory=Future)
@@ -217,7 +217,7 @@ class Team:
 
     @property
     def has_failed(self) -> bool:
-        """True if the group is of no more use."""
+        """Return whether the group can no longer be used."""
         with suppress(GroupError):
             if self.group is not None:
                 self.group.check()

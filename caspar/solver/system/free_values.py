@@ -29,7 +29,7 @@ class Values(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """Its nodes have the values. Candidates are overwritten."""
+        """The plan, whose nodes have the values. Candidates are overwritten."""
 
     @property
     def starts(self) -> Mapping[str, Array]:
@@ -245,7 +245,7 @@ def _cost_of_changed(system: Values, suspect: Suspect, factor: float) -> float:
 
 
 def _is_chained_exactly(system: Values) -> bool:
-    """Whether a factor couples two nodes of a type that remains, and values are in float64."""
+    """Return whether a factor couples nodes of a type that remains, with float64 values."""
     plan = system.plan
     return NodePart.NODES.dtype(plan.types) is DType.FLOAT64 and plan.is_chained
 

@@ -146,7 +146,7 @@ class Conversions:
         array: Late,
         known: _Conversion | None,
     ) -> _Conversion | None:
-        """For `_rows`, by the known launch if that can be bound again; None: it was run."""
+        """Bind a launch to `_rows`, `known` again if it can be; None: it was run instead."""
         given, rows = self._rows, self._rows.now
         backend, region = plan.library.backend, plan.memory[key]
         if known is not None and known.sequence is not None:

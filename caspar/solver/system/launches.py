@@ -384,7 +384,7 @@ class Binder:
         return bindings
 
     def _bind_constant(self, plan: FactorPlan, argument: Argument) -> dict[str, Binding]:
-        """Its rows, and the same rounded, by what kernels call them."""
+        """Bind a constant's rows, exact and rounded, by the names in kernels."""
         this = self._this
         key, rounded_key = (
             plan.key(part, argument) for part in (FactorPart.CONSTANT, FactorPart.ROUNDED_CONSTANT)

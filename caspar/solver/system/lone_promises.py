@@ -1,8 +1,8 @@
-"""What the nodes of a problem promise one by one, and which of their unknowns nothing holds.
+"""Predict the decrease by each node alone, and find unknowns that nothing holds.
 
-D remembers what diag(J^T J) was (`node_kernels.MEMORY`). An unknown that has lost its influence on
-the residuals is then held by every damping, and steps promise nothing although its own slope does
-not vanish. The blocks of the nodes themselves tell.
+D remembers earlier values of diag(J^T J) (`node_kernels.MEMORY`). An unknown that has lost its
+influence on the residuals is then held by every damping, and steps predict no decrease although its
+own gradient does not vanish. The blocks of the nodes themselves show this.
 
 Input: a plan that was just linearised. Output: numbers and words. Cost tier: once for a solve, of
 few unknowns; their gradients and blocks are copied to the host.
@@ -51,19 +51,19 @@ Direction = Mapping[str, Numbers]
 
 @dataclass(frozen=True)
 class Promises:
-    """What steps of next to no damping promise, if the residuals were linear.
+    """The decreases that the linear model predicts for steps of next to no damping.
 
     Attributes:
-        decrease: Of the cost, by the node that promises most: 1/2 g^T (H + e I)^-1 g, with the
-            curvature e that may be rounding. Or by all nodes together.
-        trusted: The same by the directions alone whose curvature has half of its digits, and along
-            which the residuals change by more than rounding: along others the curvature of the
-            residuals themselves may count for more.
-        where: That node, and what its gradient points along most; empty if they are together.
-        free: Nodes with directions of no more curvature than that, and the unknowns these move.
+        decrease: Decrease of the cost by the node with the largest, 1/2 g^T (H + e I)^-1 g, where
+            rounding may cause a curvature of e; or by all nodes together.
+        trusted: The same along only those directions whose curvature has half of its digits, and
+            along which the residuals change by more than rounding: along others the curvature of
+            the residuals themselves may count for more.
+        where: That node and its steepest unknown; empty if the decrease is by all together.
+        free: Nodes with directions of a curvature of at most e, and the unknowns these move.
         doubtful: The first of them of which an unknown has derivatives; a type with more digits may
             resolve the direction.
-        directions: Of no more curvature than that, for types whose numbers are their unknowns.
+        directions: Those of a curvature of at most e, for types whose numbers are their unknowns.
     """
 
     decrease: float
@@ -75,7 +75,7 @@ class Promises:
 
 
 def are_looked_at(plan: Plan) -> bool:
-    """Whether the plan is small, and no nodes are eliminated, of which D remembers nothing."""
+    """Return whether the plan is small, without eliminated nodes, for which D has no memory."""
     num_unknowns = sum(node.count * node.node.tangent_dim for node in plan.nodes)
     is_separate = all(len(one.factor.nodes) == 1 for one in plan.factors)
     most = MAX_SEPARATE_UNKNOWNS if is_separate else MAX_UNKNOWNS
@@ -238,12 +238,12 @@ def _ways(
     directions: Numbers,
     lengths: Numbers,
 ) -> tuple[Direction, ...]:
-    """What is added to the nodes of a type along their directions of no curvature.
+    """Return the moves of a type's nodes along their directions of no curvature.
 
     Args:
-        plan: Has them.
+        plan: Has the nodes.
         node: Their type.
-        is_free: (n, dim) which directions have none.
+        is_free: (n, dim) whether a direction has none.
         directions: (n, dim, dim) as columns, in variables in which the diagonal of a block is 1.
         lengths: As of `_lengths`.
     """

@@ -25,11 +25,11 @@ from caspar.solver.system.launches import NOTHING, Binder
 
 
 class Leaves(Enum):
-    """What a phase leaves in arrays of the node types that remain.
+    """The sums that a phase leaves in arrays of the node types that remain.
 
     LINEARIZED: gradients and diagonals of the linearised factors. BLOCKS: their diagonal blocks, of
-    scaled Jacobians if the plan scales them. REDUCED: what eliminated nodes leave of gradients and
-    blocks, on top of the system's own. PRODUCT: the product of a PCG iteration.
+    scaled Jacobians if the plan scales them. REDUCED: gradients and blocks after elimination.
+    PRODUCT: the product of a PCG iteration.
     """
 
     LINEARIZED = "linearized", (NodePart.DIAGONAL, NodePart.GRADIENT)
@@ -273,7 +273,7 @@ class Phases:
         ]
 
     def clear_curvatures(self) -> list[Launch]:
-        """What products add to p.(A p), after it was read; nothing where they write partials."""
+        """Clear the sums of p.(A p) that products add to; empty if they write partials."""
         return [] if self._plan.is_ordered else [self._binder.clear_curvatures()]
 
     def candidate(self) -> list[Launch]:

@@ -1,4 +1,4 @@
-"""What a score leaves on the device, by factor: costs, residuals, how many are beyond the scale.
+"""Read a score from the device, by factor: costs, residuals, counts of outliers.
 
 Input: a plan whose values were just scored. Output: numbers and arrays on the host, once a solve
 or when users ask.

@@ -10,6 +10,7 @@ import caspar
 from caspar.options import LinearSolverName, PrecisionName
 from caspar.solver.lm.checks import saddles, table
 from tests.solver.solving import ON_BACKENDS, Arrays
+from tests.support_cudss import require_library
 
 
 class Decays(sf.V6):
@@ -75,6 +76,7 @@ def test_two_terms_that_start_equal(precision: PrecisionName, backend: str) -> N
 @pytest.mark.parametrize("linear_solver", ["auto", "sparse", "qr", "pcg"])
 def test_a_maximum_is_left(linear_solver: LinearSolverName, backend: str) -> None:
     """Of three numbers one starts where its residual has no slope."""
+    require_library(linear_solver, backend)
     solver = caspar.Solver(
         square, backend=backend, precision="float64", linear_solver=linear_solver
     )

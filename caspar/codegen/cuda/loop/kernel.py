@@ -46,9 +46,9 @@ class LoopKernel:
     early: tuple[str, ...] | None = None
 
     def declared(self) -> list[str]:
-        """Its parameters, in a function.
+        """Return its parameters as a function declares them.
 
-        Not __restrict__: what another block writes must not be read past the coherent caches.
+        They are not __restrict__: what another block writes must be read by coherent caches.
         """
         return [declared_as(param, restrict=False) for param in self.source.params]
 

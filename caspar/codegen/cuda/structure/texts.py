@@ -1,4 +1,4 @@
-"""What prepares a structure and checks values, to be compiled before either is needed."""
+"""Kernels that prepare a structure and check values, to be compiled before they are needed."""
 
 from collections.abc import Mapping
 from functools import cache

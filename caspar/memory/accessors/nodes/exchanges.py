@@ -45,10 +45,10 @@ def _row(dim: int) -> int:
 
 @dataclass(frozen=True)
 class _Exchange(ExchangeAccessor, AnyObjects):
-    """What sums and what comes of them have in common.
+    """The common part of exchanges that sum and those that spread the results.
 
     Attributes:
-        team_of: Another exchange of the kernel, which has formed the teams; empty: none has.
+        team_of: The exchange of the kernel that has formed the teams; empty: none has.
     """
 
     team_of: str = ""

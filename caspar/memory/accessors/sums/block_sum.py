@@ -110,6 +110,6 @@ class WriteBlockSum(WriteAccessor):
 
 @dataclass(frozen=True)
 class AddBlockSum(WriteBlockSum):
-    """To object `i // size` the sum over the `size` items of its run is added."""
+    """Add to object `i // size` the sum over the `size` items of its run."""
 
     adds: ClassVar[bool] = True

@@ -312,7 +312,7 @@ def tile_fields(tiles: TileIndex) -> dict[str, Array | int]:
 
 
 def object_fields(tiles: TileIndex) -> dict[str, Array | int]:
-    """What a reduction needs of its partials besides them."""
+    """Return the fields that a reduction needs besides its partials."""
     return {"object_start": tiles.object_start, "object_partials": tiles.object_partials}
 
 

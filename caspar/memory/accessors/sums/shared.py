@@ -31,7 +31,7 @@ class ReadShared(ReadIndexed):
 
 @dataclass(frozen=True)
 class AddSharedSum(AddSharedPartials):
-    """To object `index[i]` the value of item `i` is added, for all items that name it."""
+    """Add to object `index[i]` the value of item `i`, for all items that name it."""
 
     adds: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("index",)

@@ -248,7 +248,7 @@ class AddAtomically(WriteAccessor):
     cooperates: ClassVar[bool] = True
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Not here: tiles run at the same time on the processor, and it has no atomics."""
+        """Refuse: tiles run at the same time on the processor, and it has no atomics."""
         raise NotImplementedError
 
 

@@ -116,7 +116,7 @@ class ReadSlots(ReadSequential):
     many: bool = False
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """Where the slots are."""
+        """Return the fields that locate the slots."""
         return SLOT_FIELDS
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
@@ -161,7 +161,7 @@ class BeginSlots(WriteSequential):
     cuda_functions: ClassVar[str] = _CLEAR_SLOTS
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """Where the slots are."""
+        """Return the fields that locate the slots."""
         return SLOT_FIELDS
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:

@@ -55,7 +55,7 @@ class WriteSum(AddSumPartials):
 
 @dataclass(frozen=True)
 class AddSum(WriteSum):
-    """To object 0 the sum over all items is added."""
+    """Add to object 0 the sum over all items."""
 
     adds: ClassVar[bool] = True
 

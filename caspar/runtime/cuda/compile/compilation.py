@@ -41,7 +41,7 @@ _Begun = tuple[KernelSource, Callable[[], CudaKernel], "Future[CudaKernel]"]
 
 
 class Compilation:
-    """What compiles for a device, and what it has compiled.
+    """The threads that compile for a device, and the kernels that they have compiled.
 
     Args:
         device: Number of the device, which is the current one.

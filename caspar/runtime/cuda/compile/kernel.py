@@ -145,7 +145,7 @@ def resident_blocks(kernel: CudaKernel) -> int:
 
 
 def loaded_usage(kernel: CudaKernel) -> KernelUsage:
-    """What a loaded kernel takes of the current device."""
+    """Return the resources that a loaded kernel takes of the current device."""
     function = kernel.function
     resources = KernelResources(
         registers=function.registers,

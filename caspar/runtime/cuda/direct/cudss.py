@@ -72,7 +72,7 @@ class CudssFactorization:
             raise BackendError(f"cuDSS refuses the matrix: {first_line(error)}") from error
 
     def launch(self, rhs: Array, solution: Array) -> None:
-        """None: the library is called by the host."""
+        """Return None: the host calls the library."""
 
     @property
     def num_bytes(self) -> int:

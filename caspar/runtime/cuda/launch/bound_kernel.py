@@ -20,13 +20,13 @@ def overlap(some: Sequence[Area], others: Sequence[Area]) -> bool:
 
 @dataclass(frozen=True)
 class BoundKernel:
-    """What a launch of CUDA source is made of.
+    """The kernel, sizes and values of a launch of CUDA source.
 
     Attributes:
         source: The kernel.
         block_size: Threads of a block that it was bound for.
         num_blocks: Blocks in x.
-        values: What is passed for each parameter.
+        values: The value passed for each parameter.
     """
 
     source: KernelSource
@@ -40,7 +40,7 @@ class BoundKernel:
         return self.num_blocks * self.source.num_layers
 
     def areas(self, address: Callable[[Array], int], *, written: bool) -> list[Area]:
-        """Of the arrays that it writes, or that it reads before it waits for the launch ahead."""
+        """Return the areas that it writes, or those it reads before it awaits the launch ahead."""
         early = self.source.early or ()
         return [
             area
@@ -56,7 +56,7 @@ class BoundKernel:
         ]
 
     def runs_with(self, block_size: int) -> bool:
-        """Whether blocks of that size do the same: what is bound may hold one sum a block."""
+        """Return whether that block size gives the same result: arrays may hold one sum a block."""
         if block_size == self.block_size:
             return True
         count = self.values[0]

@@ -52,7 +52,7 @@ class CudaLaunch:
 
     @property
     def bound(self) -> BoundKernel:
-        """What it is made of."""
+        """The bound kernel that it launches."""
         return BoundKernel(self.kernel.source, self.kernel.block_size, self.call[1], self.values)
 
     def without(self, arrays: Sequence[Array]) -> "CudaLaunch":
@@ -83,7 +83,7 @@ class CudaLaunch:
 
 
 def refusal(kernel: CudaKernel, error: str) -> CasparError:
-    """What is raised where the driver does not launch a kernel."""
+    """Return the error to raise if the driver does not launch a kernel."""
     function = kernel.function
     return launch_refusal(
         kernel.source,
@@ -94,14 +94,14 @@ def refusal(kernel: CudaKernel, error: str) -> CasparError:
 
 
 def address(array: Array) -> int:
-    """Where an array begins on the device."""
+    """Return the address of an array on the device."""
     return int(array.data.ptr)
 
 
 def parameter_table(
     values: Sequence[int | Array],
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """What a launch passes: (n,) parameters, and (n,) their addresses, as the driver takes them.
+    """Return (n,) parameters of a launch and (n,) their addresses, as the driver takes them.
 
     A parameter has 8 bytes; an integer is read from its lower half.
     """
@@ -172,7 +172,7 @@ class CudaSequence:
         self.graph.launch(stream=self._stream)
 
     def prepare_groups(self) -> None:
-        """What `run_until` needs: else it is made when it is first called."""
+        """Make what `run_until` needs, instead of in its first call."""
         if self._flags is None:
             self._several = self._capture(RUNS_PER_GRAPH)
             self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]

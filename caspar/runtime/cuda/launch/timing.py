@@ -1,4 +1,4 @@
-"""How long runs take on a CUDA device, by events in a stream."""
+"""Measure how long runs take on a CUDA device, by events in a stream."""
 
 from collections.abc import Callable
 from typing import Any

@@ -119,13 +119,15 @@ def _early(
     ahead: Sequence[BoundKernel] | None,
     address: Callable[[Array], int],
 ) -> dict[str, tuple[str, ...]]:
-    """By kernel: whose loads go before the barrier ahead, since what runs there writes them not.
+    """Return for each kernel the arguments that it may load before the barrier ahead.
+
+    Kernels that run before that barrier do not write them.
 
     Args:
         phases: Kernels that run at the same time.
         is_replicated: Whether every block runs a kernel by itself: it has no barrier, and loads
             what was written before the last one.
-        ahead: What runs ahead of the first phase; None: the last one does.
+        ahead: Kernels that run ahead of the first phase; None: those of the last phase do.
         address: Where an array begins.
     """
     own = [launch for phase in phases for launch in phase if is_replicated(launch)]
@@ -183,7 +185,7 @@ class _Copies:
         return (self._address(value) - self._begin) // self._size
 
     def hold(self, launch: BoundKernel) -> bool:
-        """Whether every block runs a kernel by itself, on its copies: it writes scalars only."""
+        """Return whether every block runs the kernel on its own copies: it writes scalars only."""
         return launch.all_blocks == 1 and all(
             self.place(value) is not None for value in self._written(launch)
         )

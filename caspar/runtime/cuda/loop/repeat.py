@@ -1,4 +1,4 @@
-"""Who repeats the launches of a large loop: the device, or the host, which asks it for a flag.
+"""Repeat the launches of a large loop, by the device or by the host, which polls a flag.
 
 Once for a plan.
 """

@@ -1,4 +1,4 @@
-"""What is found out about indices on the device: tiles, orders, checks.
+"""Prepare indices on the device: tiles, orders, checks.
 
 Also here: the kernels that prepare a structure, each compiled when it is first needed.
 
@@ -47,7 +47,7 @@ _FIRST_STATS = np.array([0, 0, np.iinfo(np.int32).max, np.iinfo(np.int32).min], 
 
 @dataclass(frozen=True)
 class _SortedTiles:
-    """What the sort writes, see its text; perhaps not yet."""
+    """The arrays that the sort writes, see its text; they may not be ready yet."""
 
     places: Array
     tile_start: Array
@@ -169,7 +169,7 @@ class TileBuilder:
 
 
 class NodeTileTools:
-    """What `runtime.cuda.structure.node_tile_steps` needs: the compiled kernels, and CuPy.
+    """Compiled kernels and CuPy for `runtime.cuda.structure.node_tile_steps`.
 
     Args:
         tiles: Sorts tiles.
@@ -358,7 +358,7 @@ class StructureTools:
 
 
 class CudaIndexing(CudaMemory):
-    """By kernels that are written by hand."""
+    """Work on indices by hand-written kernels."""
 
     @cached_property
     def _structure(self) -> StructureTools:

@@ -29,7 +29,7 @@ from caspar.memory.tiling.tile_packing import LOOKAHEAD, TILES_OF_CHUNK
 
 
 class Tools(Protocol):
-    """What the steps need of a device."""
+    """Operations of a device that the steps need."""
 
     @property
     def xp(self) -> ModuleType:
@@ -146,7 +146,7 @@ def _group(tools: Tools, node: Array, num_nodes: int, tile_size: int) -> _Groupe
 def _find_labels(
     tools: Tools, grouped: _Grouped, partner: Array, num_partners: int
 ) -> _Labels | None:
-    """As `memory.tiling.partner_labels.partner_labels`; the device chooses between old and new."""
+    """Run `memory.tiling.partner_labels.partner_labels`; the device picks old or new labels."""
     if not FEWEST_PARTNERS <= num_partners <= MOST_PARTNERS:
         return None
     stride = sample_stride(int(partner.shape[0]), num_partners)

@@ -139,10 +139,10 @@ def _factorization(plan: Plan) -> Method:
 
 
 def replacement(plan: Plan, make: Callable[[Method], LinearSolver | None]) -> Replacement:
-    """What takes over where PCG proves to be slow: a factorisation, if its matrix is small enough.
+    """Return the factorisation that takes over if PCG is slow and its matrix is small enough.
 
-    Only where a type is eliminated: all unknowns are factorised from the start if they are not too
-    many.
+    It needs an eliminated type: without one, all unknowns are factorised from the start if they
+    are not too many.
 
     Args:
         plan: Memory and structure.
@@ -168,7 +168,7 @@ def replacement(plan: Plan, make: Callable[[Method], LinearSolver | None]) -> Re
 
 
 def _gradients(too_many: str) -> Choice:
-    """With advice, as chains may need more."""
+    """Choose PCG, with advice, as chains may need more."""
     remark = (
         f"PCG solved the linear systems: with {too_many} a factorisation may take too much memory. "
         "Long chains, such as pose graphs, may need one: try linear_solver='sparse'."

@@ -44,7 +44,7 @@ without another structure of the matrix."""
 
 @dataclass(frozen=True)
 class FillTypes:
-    """What a kernel that adds an eliminated type's part to the blocks of two types works on.
+    """The types of a kernel that adds an eliminated type's part to the blocks of two others.
 
     Attributes:
         eliminated: The eliminated type.
@@ -93,7 +93,7 @@ def explicit_kernels(
 def row_kernels(
     factors: Sequence[TracedFactor], types: Types, form: SolverForm
 ) -> list[KernelSpec]:
-    """For each factor the kernel that writes the rows of its least-squares problem."""
+    """Return the kernels that write the rows of each factor's least-squares problem."""
     return [rows_kernel(factor, types, form.factors[factor.name]) for factor in factors]
 
 

@@ -43,12 +43,12 @@ class ArgumentPair:
 
     @property
     def is_of_one_type(self) -> bool:
-        """True if the nodes' numbers, item by item, say which of them is the row."""
+        """Return whether both have one type, so that node numbers tell which is the row."""
         return self.row.node_type.name == self.column.node_type.name
 
     @property
     def is_of_one_argument(self) -> bool:
-        """True if it is of one node, and so on the diagonal."""
+        """Return whether both are one argument, so that the block is on the diagonal."""
         return self.row.name == self.column.name
 
 

@@ -85,7 +85,7 @@ class DenseSolver:
         self.num_bytes += int(place.nbytes) + int(self._factorization.matrix.nbytes)
 
     def begin(self) -> None:
-        """Nothing: the factorisation takes most of the time."""
+        """Do nothing: the factorisation takes most of the time."""
 
     def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Form the matrix, factorise, solve."""
@@ -169,7 +169,7 @@ class SparseSolver:
         return self._factorization.remarks
 
     def begin(self) -> None:
-        """Nothing: the factorisation takes most of the time."""
+        """Do nothing: the factorisation takes most of the time."""
 
     def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Form the matrix, factorise, solve."""
@@ -182,18 +182,18 @@ class SparseSolver:
 
 @dataclass(frozen=True)
 class _FactorRows:
-    """What a factor adds to the matrix.
+    """The rows that a factor adds to the matrix.
 
     Attributes:
-        data: On the device, what its kernel writes: padded rows of float64, one an instance.
+        data: Output of its kernel, on the device: padded rows of float64, one an instance.
         width: Numbers of a row without its padding.
         num_rows: Rows of a residual.
         first_row: Its first row of the matrix.
-        places: (instances, width - num_rows) where the entries of the Jacobian are in the matrix,
-            whose columns stand one behind the other.
+        places: (instances, width - num_rows) places of the Jacobian's entries in the matrix, which
+            is stored column by column.
         columns: Of the same shape, their columns.
-        is_distinct: Whether no two entries have the same place, as those of an instance have that
-            touches a node twice.
+        is_distinct: Whether no two entries have the same place; they do if an instance touches a
+            node twice.
     """
 
     data: Array
@@ -284,7 +284,7 @@ class OrthogonalSolver:
             yield np.tile(columns, (1, len(factor.factor.residual)))
 
     def begin(self) -> None:
-        """Nothing: the decomposition takes most of the time."""
+        """Do nothing: the decomposition takes most of the time."""
 
     def solve(self, max_iterations: int, *, probes: bool = False) -> None:
         """Evaluate the Jacobian, decompose, solve."""

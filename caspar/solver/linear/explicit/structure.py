@@ -1,4 +1,4 @@
-"""Which blocks the system has as a matrix, and what adds to each.
+"""List the blocks of the system's matrix, and the items that add to each.
 
 Input: a plan. Output: lists of blocks, and for the items of factors and the pairs of items of
 eliminated nodes the number of the block they add to. Once for each structure, on the host where
@@ -42,7 +42,7 @@ kernel more."""
 
 @dataclass(frozen=True)
 class MixedWindows:
-    """Where the items' Z are: one array for each eliminated and reduced type.
+    """The places of the items' Z, in one array for each eliminated and reduced type.
 
     Attributes:
         counts: Places of each array.
@@ -75,14 +75,14 @@ class MergedItems:
 
 @dataclass(frozen=True)
 class CoupledItems:
-    """What couples the nodes of an eliminated type: items, or sums of items; (n,) int64 each.
+    """Items, or sums of items, that couple nodes of an eliminated type; (n,) int64 each.
 
     Attributes:
         eliminated: Name of the type.
         owner: Eliminated node.
         rank: Place of the other node's type among all of the plan.
         node: The other node.
-        place: Of Z: in the array of the two types, or among its sums.
+        place: Place of Z in the array of the two types, or among its sums.
     """
 
     eliminated: str
@@ -225,9 +225,9 @@ def build_structure(plan: Plan) -> Structure:
 
 
 def reduced_unknowns(plan: Plan) -> Unknowns:
-    """In the order of the scalars of blocked float64 arrays, one of each reduced type.
+    """Number the reduced unknowns in the order of blocked float64 arrays, one for each type.
 
-    Right-hand side and solution are such arrays, and equations at the same time.
+    Right-hand side and solution are such arrays, so this is the order of the equations.
     """
     return Unknowns.of(
         {one.node.name: (one.count, one.node.tangent_dim) for one in plan.reduced}, CHUNK
@@ -356,7 +356,7 @@ def mixed_windows(plan: Plan) -> MixedWindows:
 def coupled_items(
     plan: Plan, tools: ArrayTools, windows: MixedWindows
 ) -> tuple[list[CoupledItems], dict[MixedTypes, MergedItems]]:
-    """What couples nodes, by eliminated type, and which items are summed first."""
+    """Return the coupling items by eliminated type, and the items that are summed first."""
     xp = tools.xp
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
     coupled, merged = [], {}
@@ -385,7 +385,7 @@ def coupled_items(
 def _items(
     plan: Plan, tools: ArrayTools, eliminated: NodePlan, windows: MixedWindows
 ) -> dict[str, tuple[Array, Array, Array]]:
-    """By the other node's type: eliminated node, other node and place of each item; int64."""
+    """Return (eliminated node, other node, place) of items, by the other's type; int64."""
     xp = tools.xp
     found: dict[str, list[tuple[Array, Array, Array]]] = {}
     for factor in _touching(plan, eliminated):

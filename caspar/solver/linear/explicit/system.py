@@ -187,7 +187,7 @@ class ExplicitSystem:
     # -- launches ------------------------------------------------------------------------------
 
     def form(self) -> list[Launch]:
-        """From linearised sums and damping to the blocks and the right-hand side."""
+        """Return the launches that make the blocks and the right-hand side."""
         this = self._this
         # of reduced types for D without zeros alone: their blocks come later
         launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
@@ -224,7 +224,7 @@ class ExplicitSystem:
     def _tiles_of(
         self, key: Hashable, now: Callable[[], SharedSum]
     ) -> tuple[Callable[[str], Late], Late]:
-        """Where attributes of the tiles of a sum, and the number of its objects, are found."""
+        """Return late lookups of attributes of a sum's tiles, and of its number of objects."""
         this = self._this
 
         def tiles(attribute: str) -> Late:
@@ -239,7 +239,7 @@ class ExplicitSystem:
         return self._sums[place]
 
     def finish(self) -> list[Launch]:
-        """From the solution to steps, and to what the host reads."""
+        """Return the launches that make steps, and scalars for the host."""
         this = self._this
         launches = []
         for plan in self._plan.reduced:
