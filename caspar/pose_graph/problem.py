@@ -1,4 +1,4 @@
-"""What a `Solver` takes, from a pose graph: factors, arrays, and what is held.
+"""Make a `Solver`'s input from a pose graph: factors, arrays, and held nodes.
 
 Input: a graph. Output: a `Problem`. Cost: a few passes over the arrays.
 """
@@ -165,7 +165,7 @@ def _seen(group: Sightings) -> dict[str, Any]:
 def _fixed(
     graph: PoseGraph, fix_first: bool | None
 ) -> tuple[dict[str, NDArray[np.bool_]], NDArray[np.int64]]:
-    """What is held, and the poses that are held only to hold their part of the graph."""
+    """Return the held nodes, and the poses held only to fix their part of the graph."""
     fixed = {"Pose": graph.fixed.copy(), "Landmark": graph.landmarks.fixed.copy()}
     if fix_first is False or graph.num_poses == 0:
         return fixed, np.empty(0, np.int64)

@@ -20,12 +20,12 @@ from caspar.solver.solver import Solver
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Summary:
-    """What a solve of a pose graph gives.
+    """The result of solving a pose graph.
 
     Attributes:
         graph: The graph with the solved poses and landmarks.
         result: The solve.
-        start: Where it started.
+        start: The start values.
         held_first: Ids of poses that were held only because nothing else says where the graph is.
         chi2_by_kind: chi2 of the solved graph by factor, without loss.
         remarks: What the user should know besides the result's remarks.

@@ -1,9 +1,9 @@
-"""Where the solve of a pose graph starts: at the poses of the file, or at better ones.
+"""Choose where a pose graph's solve starts: at the poses of the file, or at better ones.
 
 Input: a graph. Output: a `Start`. Cost: the chordal estimate takes two sparse factorisations on the
 host, growing some solves, the others a few passes over the arrays.
 
-Also here: A start for maps of landmarks: poses are added some at a time, and solved each time.
+Also here: a start for maps of landmarks: poses are added some at a time, and solved each time.
 """
 
 from collections.abc import Callable
@@ -239,7 +239,7 @@ SCATTERED = 100.0
 
 
 class Initialize(Enum):
-    """Where a solve starts.
+    """The choice of start values.
 
     FILE: the poses of the graph. TREE: composed along as few edges as possible from the first pose,
     or from one that is held. CHORDAL: `caspar.initialize.chordal`. GROW: more and more poses are
