@@ -62,6 +62,17 @@ def bundle_adjustment(
         InputError: The model contradicts itself, or no observation takes part.
         OptionError: An option that is not allowed.
         FileFormatError, OSError: The folder cannot be read, or the output cannot be written.
+
+    Example:
+        >>> import caspar
+        >>> import pycolmap
+        >>> model = pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions())
+        >>> noise = pycolmap.SyntheticNoiseOptions()
+        >>> noise.point3D_stddev = 0.01
+        >>> pycolmap.synthesize_noise(noise, model)
+        >>> summary = caspar.colmap.bundle_adjustment(model)
+        >>> summary.is_solution_usable(), summary.final_cost < summary.initial_cost
+        (True, True)
     """
     request = request_given(options, config, pose_priors, pose_prior_options, intrinsics_priors)
     given = model_given(model)
@@ -112,7 +123,7 @@ def adjust_in_place(
         prepared = prepare(given, request)
     except NothingToAdjustError:
         return None
-    result = solved(prepared.problem, prepared.parts, options, False, None)
+    result = solved(prepared.problem, prepared.parts, options, False, None, shares_kernels=True)
     summary = _summary(prepared, result, has_errors=False)
     if summary.is_solution_usable():
         pycolmap_objects.update(reconstruction, given, summary.model)

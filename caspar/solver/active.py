@@ -34,13 +34,21 @@ _CONSTANT_KINDS = {
 """What an argument becomes if all of its nodes are held."""
 
 
-def types_to_hold(factors: Sequence[TracedFactor], problem: Problem) -> tuple[str, ...]:
+def types_to_hold(
+    factors: Sequence[TracedFactor], problem: Problem, min_nodes: int
+) -> tuple[str, ...]:
     """Names of the node types that become constants.
 
     All of a type is held, no factor takes its nodes in pairs, and each factor keeps another type: a
     factor of which everything is held stays as it is, so that its cost counts.
+
+    Args:
+        factors: Those that have instances.
+        problem: The arrays.
+        min_nodes: Nodes that a type has at least; else it is masked.
     """
-    held = {name for name, free in problem.free.items() if len(free) > 0 and not np.any(free)}
+    least = max(min_nodes, 1)
+    held = {name for name, free in problem.free.items() if len(free) >= least and not np.any(free)}
     for factor in factors:
         types = {argument.node_type.name for argument in factor.nodes}
         paired = {
@@ -169,7 +177,8 @@ class Chooser:
             InputError: No factor has instances.
         """
         recipe = self._of_instances(problem)
-        held = types_to_hold(recipe.factors, problem) if len(problem.free) > 0 else ()
+        most = recipe.limits.min_constant_nodes
+        held = types_to_hold(recipe.factors, problem, most) if len(problem.free) > 0 else ()
         given, recipe = recipe.factors, self._with_masks(recipe, problem, held)
         if precision is not None:
             recipe = replace(recipe, precision=precision)

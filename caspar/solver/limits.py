@@ -27,6 +27,8 @@ class Limits:
             so that the system is linearised again after a rejected step.
         max_items_beside: Instances of all factors and nodes up to which a solver keeps the systems
             of several structures, and binds the launches of one again for another structure.
+        min_constant_nodes: Nodes of a type, if all are held, from which on they become constants of
+            the factors, for which kernels are compiled; fewer are masked.
         min_instances_of_device: Instances of all factors for each of several devices; with fewer, a
             solve uses one device.
         max_narrow_partners: Nodes that remain, of one type, up to which items' places in node tiles
@@ -74,6 +76,7 @@ class Limits:
     max_items_beside: int = 1 << 17
     # a PCG iteration of 0.7 M observations takes 0.021 ms on an H200, and adding up over two H100
     # 0.010
+    min_constant_nodes: int = 1
     min_instances_of_device: int = 500_000
     max_narrow_partners: int = NUM_NARROW_PARTNERS
     items_of_slot: int = ITEMS_OF_SLOT

@@ -11,9 +11,11 @@ import pytest
 from caspar.cli.app import main
 from caspar.cli.exit_code import ExitCode
 from caspar.colmap import incremental_mapping
+from caspar.colmap.adjust import solving
 from caspar.colmap.adjustment import adjust_in_place
 from caspar.errors import InputError, OptionError
 from caspar.solver.result.result import SolveStatus
+from caspar.solver.solver_kernels import SolverKernels
 
 pycolmap = pytest.importorskip("pycolmap")
 scenes = importlib.import_module("tests.colmap.scenes")
@@ -55,6 +57,35 @@ def test_lenses_that_two_images_hardly_determine(tmp_path: Path) -> None:
     rotation, centre = errors(models[0], truth)
     assert rotation < 0.1
     assert centre < 0.01
+
+
+def test_kernels_are_made_for_the_first_adjustments_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is held later: some points, cameras beyond a window, or all points, as here."""
+    database, _ = scene(tmp_path, frames=19)
+    libraries: list[Any] = []
+    make = SolverKernels._new_library
+
+    def counted(*arguments: Any) -> Any:
+        libraries.append(arguments)
+        return make(*arguments)
+
+    used: list[tuple[bool, str]] = []
+
+    def told(model: Any, options: Any, config: Any, **others: Any) -> Any:
+        summary = adjust_in_place(model, options, config, **others)
+        assert summary is not None
+        used.append((len(config.variable_points) > 0, summary.result.linear_solver))
+        return summary
+
+    monkeypatch.setattr(SolverKernels, "_new_library", counted)
+    monkeypatch.setattr(incremental, "adjust_in_place", told)
+    solving._solver.cache_clear()
+    incremental_mapping(database, tmp_path, tmp_path / "out", _options(), backend="cpu")
+    assert len(used) > 20
+    assert len(set(used)) == 2
+    assert len(libraries) == 2
 
 
 def test_callbacks_and_held_cameras(tmp_path: Path) -> None:

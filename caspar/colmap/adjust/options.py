@@ -65,6 +65,15 @@ class BundleAdjustmentOptions:
 
     Raises:
         OptionError: A value that is not allowed.
+
+    Example:
+        >>> import caspar
+        >>> import pycolmap
+        >>> model = pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions())
+        >>> options = caspar.colmap.BundleAdjustmentOptions(
+        ...     refine_focal_length=False, refine_extra_params=False, max_num_iterations=20)
+        >>> caspar.colmap.bundle_adjustment(model, options).is_solution_usable()
+        True
     """
 
     refine_focal_length: bool = True
@@ -155,6 +164,14 @@ class BundleAdjustmentConfig:
 
     Raises:
         OptionError: A value that is not allowed.
+
+    Example:
+        >>> import caspar
+        >>> import pycolmap
+        >>> model = pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions())
+        >>> config = caspar.colmap.BundleAdjustmentConfig(images={1, 2, 3, 4, 5})
+        >>> caspar.colmap.bundle_adjustment(model, config=config).is_solution_usable()
+        True
     """
 
     images: frozenset[int] | None = None

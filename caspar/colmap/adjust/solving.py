@@ -4,6 +4,7 @@ Input: a `Problem` and its `SolveArrays`. Output: a `SolveResult`. One pass over
 besides the solve.
 """
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from caspar.colmap.adjust.options import BundleAdjustmentOptions, LossFunction
 from caspar.colmap.adjust.problem import Problem
 from caspar.colmap.adjust.solve_arrays import SolveArrays
 from caspar.options import LinearSolverChoice, Precision
+from caspar.solver.limits import Limits
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.solver import Solver
 
@@ -45,6 +47,9 @@ ROBUST_FIRST_DAMPING = 1e-4
 """The same with a loss, as Ceres begins: fewer iterations than with the solver's own first damping,
 also from poses and points that were moved, and mostly a lower minimum of Cauchy's loss."""
 
+MASKS = Limits(min_constant_nodes=sys.maxsize)
+"""Nodes of which all are held are masked, too."""
+
 MAX_EXACT_SIZE = 1200
 """Unknowns of the system of cameras up to which it is factorised as a dense matrix."""
 
@@ -66,6 +71,8 @@ def solved(
     options: BundleAdjustmentOptions,
     verbose: bool | None,
     on_iteration: Callable[[IterationRecord], object] | None,
+    *,
+    shares_kernels: bool = False,
 ) -> SolveResult:
     """Solve.
 
@@ -75,9 +82,12 @@ def solved(
         options: Precision, limits and what the user chose of the solver.
         verbose: As of `caspar.Solver.solve`.
         on_iteration: As of `caspar.Solver.solve`.
+        shares_kernels: Whether the kernels are those of other adjustments that hold something else,
+            or nothing. They read masks then, which takes a few per cent of an iteration.
     """
     method = _method(problem, parts, options)
-    solver = solver_for(tuple(parts.factors), options, method)
+    limits = MASKS if shares_kernels else None
+    solver = solver_for(tuple(parts.factors), options, method, limits)
     chosen: dict[str, Any] = {"max_iterations": options.max_num_iterations}
     if solver.precision is Precision.FLOAT64:
         is_quick = method is LinearSolverChoice.SCHUR_DENSE or parts.has_views
@@ -89,7 +99,7 @@ def solved(
     try:
         result = solver.solve(
             parts.arrays,
-            fixed=parts.held,
+            fixed=parts.fixed if shares_kernels else parts.held,
             bounds=parts.bounds or None,
             verbose=verbose,
             on_iteration=on_iteration,
@@ -106,16 +116,22 @@ def solver_for(
     factors: tuple[Any, ...],
     options: BundleAdjustmentOptions,
     method: LinearSolverChoice = LinearSolverChoice.AUTO,
+    limits: Limits | None = None,
 ) -> Solver:
     """Return a solver of some factors; that of the last adjustments has its kernels."""
     is_cauchy = options.loss_function_type is LossFunction.CAUCHY
     inner = CAUCHY_INNER_ITERATIONS if is_cauchy else INNER_ITERATIONS
-    return _solver(factors, options.backend, options.precision, method, inner)
+    return _solver(factors, options.backend, options.precision, method, inner, limits)
 
 
 @lru_cache(maxsize=8)
 def _solver(
-    factors: tuple[Any, ...], backend: Any, precision: Any, method: LinearSolverChoice, inner: int
+    factors: tuple[Any, ...],
+    backend: Any,
+    precision: Any,
+    method: LinearSolverChoice,
+    inner: int,
+    limits: Limits | None,
 ) -> Solver:
     """Solvers of the last adjustments: their kernels are loaded."""
     return Solver(
@@ -124,6 +140,7 @@ def _solver(
         precision=precision,
         linear_solver=method,
         inner_iterations=inner,
+        limits=limits,
     )
 
 

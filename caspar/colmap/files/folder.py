@@ -180,6 +180,15 @@ def read_model(folder: FilePath) -> Model:
         FileFormatError: A file is missing, or does not follow the format; the message has the file
             and the byte or the line.
         OptionError: `folder` is no path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> import pycolmap
+        >>> Path("model").mkdir()
+        >>> pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions()).write("model")
+        >>> caspar.colmap.read_model("model")
+        Model(2 cameras, 10 images, 100 points, ...)
     """
     place = Path(path_text(folder))
     kind = _format_of(place)
@@ -215,6 +224,16 @@ def write_model(model: Model, folder: FilePath, format: str | ModelFormat = "bin
         InputError: The model has no rigs and frames, but the folder has those of another model; or
             the format cannot hold a name or a number, see `ModelFormat.check`. Nothing is written.
         OSError: A file cannot be written; all old files are unchanged.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> import pycolmap
+        >>> Path("model").mkdir()
+        >>> pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions()).write("model")
+        >>> caspar.colmap.write_model(caspar.colmap.read_model("model"), "copy", "text")
+        >>> sorted(path.name for path in Path("copy").iterdir())
+        ['cameras.txt', 'frames.txt', 'images.txt', 'points3D.txt', 'rigs.txt']
     """
     place = Path(path_text(folder))
     kind = _checked_format(format)
