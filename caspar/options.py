@@ -137,8 +137,9 @@ class SolveOptions:
         max_iterations: Levenberg-Marquardt iterations, rejected ones included. None: 100, or 1000
             if linear systems are solved exactly (see `cost_tolerance`).
         initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
-            None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.02 if
-            all unknowns are those of one node, as in a curve fit in float64; else 1e-3. If the
+            None: 1 with a loss that levels off, and with any loss if nodes are eliminated; 1e-8 if
+            a factorisation solves a chain, such as a pose graph, in float64; 0.02 if all unknowns
+            are those of one node, as in a curve fit in float64; else 1e-3. If the
             damping may become 0 and no node has bounds, a step without damping is tried first. It
             is kept if it lowers the cost by at least 0.9 of what the linear model promises.
         min_damping: Lower bound of the damping. None: 0 if linear systems are factorised in
@@ -169,6 +170,17 @@ class SolveOptions:
             unsafe: an index out of range then reads and writes memory that is not its array's, and
             the process crashes or returns garbage. Use it only for arrays that a solve with
             `check=True` has accepted.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+        >>> arrays = {"Length": [[0.0]], "measured": values}
+        >>> result = solver.solve(arrays, max_iterations=20, cost_tolerance=1e-6, max_time_s=2.0)
+        >>> result.status.is_success
+        True
     """
 
     max_iterations: int | None = None

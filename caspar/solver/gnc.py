@@ -3,7 +3,7 @@
 Yang, Antonante, Tzoumas, Carlone, *Graduated Non-Convexity for Robust Spatial Perception: From
 Non-Minimal Solvers to Global Outlier Rejection*, RA-L 2020. A solve with weights, new weights from
 its residuals, and so on, while a parameter takes the loss from a convex one to the one that is
-meant. Cost tier: some ten to forty solves, each from the values that were given; a `Solver` keeps
+meant. Cost tier: some twenty to seventy solves, each from the values that were given; a `Solver` keeps
 its plan, as only weights change.
 """
 
@@ -146,6 +146,19 @@ def solve_gnc(
         InputError: A factor that does not exist, a threshold that is not above 0 or of the wrong
             shape; what `Solver.solve` raises.
         OptionError: Neither a threshold nor a probability is given, or both; an unknown loss.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0, 0], "expected": [[1.0], [1.1], [1.2], [9.0]]}
+        >>> arrays = {"Length": [[0.0]], "measured": values}
+        >>> found = caspar.solve_gnc(solver, arrays, inlier_threshold=0.5)
+        >>> found.values["Length"].round(3)
+        array([[1.1]])
+        >>> found.inliers["measured"]
+        array([ True, True, True, False])
     """
     if (inlier_threshold is None) == (inlier_probability is None):
         raise OptionError("solve_gnc: give either inlier_threshold or inlier_probability")

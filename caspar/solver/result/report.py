@@ -123,11 +123,12 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
 
 
 def _remaining_facts(result: SolveResult) -> list[tuple[str, str]]:
-    """Return the promise of a step without damping; nothing if that is not known."""
+    """Return the decrease that a step without damping promises; nothing if it is not known."""
     if not math.isfinite(result.remaining_decrease):
         return []
-    promised = f"{result.remaining_decrease:.1e} of it" if result.remaining_decrease > 0.0 else "0"
-    return [("promised", f"{promised}: decrease of the cost by a step without damping")]
+    share = result.remaining_decrease
+    promised = f"{share:.1e} of the cost" if share > 0.0 else "nothing"
+    return [("promised", f"{promised}, by a further step without damping")]
 
 
 def _held_text(problem: ProblemSize) -> str:
