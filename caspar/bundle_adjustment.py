@@ -6,6 +6,15 @@ The model (Agarwal, Snavely, Seitz, Szeliski, ECCV 2010): a camera sees a point 
 
 `caspar.io.read_bal` gives the arrays: `{"Cam": cameras, "Point": points, "snavely": {"cam":
 camera_index, "point": point_index, "pixel": pixels}}`.
+
+Example:
+    >>> import caspar
+    >>> solver = caspar.Solver(caspar.bundle_adjustment.snavely)
+    >>> seen = {"cam": [0], "point": [0], "pixel": [[12.0, 24.0]]}
+    >>> camera = [0, 0, 0, 1, 0, 0, -4.0, 500, 0, 0]  # qx qy qz qw tx ty tz f k1 k2
+    >>> arrays = {"Cam": [camera], "Point": [[0.1, 0.2, 0.0]], "snavely": seen}
+    >>> solver.evaluate(arrays).residuals("snavely").round(3)
+    array([[0.5, 1. ]])
 """
 
 from dataclasses import dataclass

@@ -96,6 +96,17 @@ class RankDeficiencyError(CasparError, ValueError):
     Args:
         message: The free directions by node type, instance and field, and what to do.
         num_free: How many directions are free.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.between(Place, noise="unit", name="step"))
+        >>> step = {"a": [0], "b": [1], "a_from_b": [[2.0]]}
+        >>> solver.covariance({"Place": [[0.0], [2.0]], "step": step}, {"Place": "all"})
+        Traceback (most recent call last):
+            ...
+        caspar.errors.RankDeficiencyError: ...
     """
 
     def __init__(self, message: str, num_free: int) -> None:

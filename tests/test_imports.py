@@ -67,7 +67,7 @@ PARTS = {
     " equations codegen runtime driver tracing solver io cameras loss factors",
     "curves": "errors options frontend batch loss",
     "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
-    " frontend equations codegen runtime driver tracing solver io initialize factors cameras",
+    " frontend equations codegen runtime driver tracing solver io initialize factors cameras loss",
     "sfm": "errors io cameras colmap",
     "scene": "errors frontend arrays solver io colmap",
     "view": "errors solver io scene",

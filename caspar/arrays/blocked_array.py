@@ -185,6 +185,13 @@ class BlockedArray:
 
         Raises:
             InputError: Another shape or dtype, or rows on a CUDA device for the processor.
+
+        Example:
+            >>> import caspar
+            >>> points = caspar.BlockedArray.from_rows([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+            >>> points[1:].to_rows()
+            array([[3., 4.],
+                   [5., 6.]])
         """
         where = "BlockedArray.from_rows"
         if isinstance(array, BlockedArray):

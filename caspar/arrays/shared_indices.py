@@ -60,6 +60,11 @@ class SharedIndices:
     Raises:
         InputError: Not integers, not one-dimensional, on another device, or out of range.
         BackendError: CUDA was asked for and is not usable.
+
+    Example:
+        >>> import caspar
+        >>> caspar.SharedIndices([0, 0, 1, 2], size=3, backend="cpu")
+        SharedIndices(4 items, 3 objects, ...)
     """
 
     def __init__(

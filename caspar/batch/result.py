@@ -48,6 +48,16 @@ class BatchResult:
         solve_time_s: Seconds of the kernel.
         given: The arrays of the solve, for `BatchSolver.gradient` and `covariance`.
         fields: For each node type that is a dataclass, which numbers of a row are which field.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> batch = caspar.BatchSolver(caspar.factors.prior(Length, noise="unit"))
+        >>> values = [[[1.0], [2.0]], [[5.0], [float("nan")]]]
+        >>> fits = batch.solve({"Length": [[0.0], [0.0]], "prior": {"expected": values}})
+        >>> fits.is_success, fits.status[1].name
+        (array([ True, False]), 'INITIAL_COST_NOT_FINITE')
     """
 
     values: Mapping[str, Any] = field(repr=False)

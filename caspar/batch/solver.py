@@ -73,6 +73,16 @@ class BatchSolver(Remade):
         FactorError: A factor cannot be compiled.
         BackendError: The backend is not usable here.
         OptionError: An unknown choice.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> batch = caspar.BatchSolver(caspar.factors.prior(Length, noise="unit"))
+        >>> values = [[[1.0], [2.0]], [[5.0], [7.0]], [[3.0], [3.5]]]  # problem, instance, dim
+        >>> fits = batch.solve({"Length": [[0.0], [0.0], [0.0]], "prior": {"expected": values}})
+        >>> fits.values["Length"].ravel().round(3)
+        array([1.5 , 6. , 3.25])
     """
 
     def __init__(
@@ -140,6 +150,16 @@ class BatchSolver(Remade):
             InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> batch = caspar.BatchSolver(caspar.factors.prior(Length, noise="unit"))
+            >>> rows = {"values": [[1.0], [2.0], [6.0]], "problem": [0, 0, 1]}  # two rows and one
+            >>> fits = batch.solve({"Length": [[0.0], [0.0]], "prior": {"expected": rows}})
+            >>> fits.values["Length"].ravel().round(3)
+            array([1.5, 6. ])
         """
         with showing(None), self.backend.scope():
             start, before_s = time.perf_counter(), self._kernels.backlog_s
@@ -195,6 +215,16 @@ class BatchSolver(Remade):
 
         Raises:
             InputError: As `solve`; or problems are too large for a kernel.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> batch = caspar.BatchSolver(caspar.factors.prior(Length, noise="unit"))
+            >>> values = [[[1.0], [2.0]], [[5.0], [7.0]]]
+            >>> fits = batch.solve({"Length": [[0.0], [0.0]], "prior": {"expected": values}})
+            >>> batch.covariance(fits).ravel().round(3)
+            array([0.5, 0.5])
         """
         scales = checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         arrays, fixed, bounds = arrays_after(arrays, fixed, bounds)
@@ -230,6 +260,18 @@ class BatchSolver(Remade):
 
         Raises:
             InputError, OptionError: Something does not fit.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> batch = caspar.BatchSolver(caspar.factors.prior(Length, noise="unit"))
+            >>> values = [[[1.0], [2.0]], [[5.0], [7.0]]]
+            >>> fits = batch.solve({"Length": [[0.0], [0.0]], "prior": {"expected": values}})
+            >>> gradient = batch.gradient(fits, {"Length": [[1.0], [10.0]]})
+            >>> gradient["prior"]["expected"][:, :, 0].round(3)
+            array([[0.5, 0.5],
+                   [5. , 5. ]])
         """
 
         def read(*given: Any) -> Batch:

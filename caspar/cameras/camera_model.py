@@ -50,6 +50,11 @@ class CameraModel:
             the x residual is then the shorter way round.
         formula: The projection; use `project`, `residual` or `project_points`.
         inverse_formula: Its inverse, if there is a closed formula; use `unproject`.
+
+    Example:
+        >>> import caspar
+        >>> caspar.cameras.MODELS["SIMPLE_RADIAL"].parameter_names
+        ('f', 'cx', 'cy', 'k')
     """
 
     name: str

@@ -69,6 +69,15 @@ class Curve:
     Raises:
         FactorError: A name that no parameter may have, or none at all.
         InputError: Start values or bounds of parameters that do not exist.
+
+    Example:
+        >>> import numpy as np
+        >>> from caspar.curves import Curve
+        >>> x = np.linspace(0.0, 3.0, 20)
+        >>> curve = Curve(lambda x, a, b: a * np.exp(-b * x), names=("a", "b"))
+        >>> fits = curve.fit(x, 2.0 * np.exp(-0.5 * x), {"a": 1.0, "b": 1.0})
+        >>> fits.values["a"].round(3), fits.values["b"].round(3)
+        (array([2.]), array([0.5]))
     """
 
     function: Callable[..., Any]
@@ -101,6 +110,17 @@ class Curve:
         Args:
             function: Written with NumPy's functions of single numbers.
             others: Fields of the curve, such as `bounds` and `loss`.
+
+        Example:
+            >>> import numpy as np
+            >>> from caspar.curves import Curve
+            >>> def decay(x, amplitude, rate):
+            ...     return amplitude * np.exp(-rate * x)
+            >>> x = np.linspace(0.0, 3.0, 20)
+            >>> y = [decay(x, 2.0, 0.5), decay(x, 3.0, 1.0)]  # two data sets
+            >>> fits = Curve.from_function(decay).fit(x, y, {"amplitude": 1.0, "rate": 1.0})
+            >>> fits.values["rate"].round(3)
+            array([0.5, 1. ])
         """
         _, *parameters = inspect.signature(function).parameters.values()
         names = tuple(one.name for one in parameters)
@@ -121,6 +141,15 @@ class Curve:
 
         Raises:
             InputError: The text is no formula.
+
+        Example:
+            >>> import numpy as np
+            >>> from caspar.curves import Curve
+            >>> curve = Curve.from_expression("a * exp(-x / tau)", bounds={"tau": (0.1, 10.0)})
+            >>> x = np.linspace(0.0, 3.0, 20)
+            >>> fits = curve.fit(x, 2.0 * np.exp(-x / 1.5), {"a": 1.0, "tau": 1.0})
+            >>> fits.values["tau"].round(3)
+            array([1.5])
         """
         function, names = expression_parts(expression, x)
         return cls(function, names, **others)
@@ -137,6 +166,16 @@ class Curve:
 
         Raises:
             InputError: A parameter that is an expression of others, or several variables.
+
+        Example:
+            >>> import lmfit
+            >>> import numpy as np
+            >>> from caspar.curves import Curve
+            >>> model = lmfit.models.LinearModel()
+            >>> curve = Curve.from_lmfit(model, model.make_params(slope=1.0, intercept=0.0))
+            >>> x = np.linspace(0.0, 1.0, 5)
+            >>> curve.fit(x, 2.0 * x + 1.0).values["slope"].round(3)
+            array([2.])
         """
         return cls(**{**lmfit_parts(model, parameters), **others})
 
@@ -151,6 +190,15 @@ class Curve:
 
         Raises:
             InputError: Tied parameters, or several inputs.
+
+        Example:
+            >>> import numpy as np
+            >>> from astropy.modeling.models import Gaussian1D
+            >>> from caspar.curves import Curve
+            >>> x = np.linspace(-3.0, 3.0, 30)
+            >>> y = Gaussian1D(amplitude=2.0, mean=0.5, stddev=0.8)(x)
+            >>> Curve.from_astropy(Gaussian1D()).fit(x, y).values["mean"].round(3)
+            array([0.5])
         """
         return cls(**{**astropy_parts(model), **others})
 
@@ -216,6 +264,15 @@ class Curve:
         Raises:
             InputError: Shapes that do not fit, or a parameter without a start value.
             FactorError: The function does more than formulas can say.
+
+        Example:
+            >>> import numpy as np
+            >>> from caspar.curves import Curve
+            >>> x, noise = np.arange(4.0), np.array([0.1, -0.1, -0.1, 0.1])
+            >>> curve = Curve.from_expression("a * x + b", start={"a": 1.0, "b": 0.0})
+            >>> fits = curve.fit(x, 2.0 * x + 1.0 + noise, sigma=0.1, absolute_sigma=True)
+            >>> fits.values["a"].round(3), fits.stderr["a"].round(3)
+            (array([2.]), array([0.045]))
         """
         ys = np.atleast_2d(np.asarray(y, np.float64))
         xs = np.atleast_2d(np.asarray(x, np.float64))

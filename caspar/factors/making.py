@@ -69,6 +69,18 @@ def part(node: Any, view: str | Callable[[Any], Any], argument: str | None = Non
         node: The node type; its class name is that of its arrays.
         view: The name of a field, or a function of a symbolic node.
         argument: The name of the factor's argument, if several parts are those of one node.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> @dataclass
+        ... class Robot:
+        ...     pose: sf.Pose2
+        ...     velocity: sf.V2
+        >>> fix = caspar.factors.gps_position(caspar.factors.part(Robot, "pose"), noise="unit")
+        >>> caspar.Solver(fix, backend="cpu")
+        Solver(factors: gps_position; node types: Robot; cpu, ...)
     """
     return Part(node, view, argument)
 

@@ -53,6 +53,15 @@ def gps_position(
     Raises:
         FactorError: A type that is no pose, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> solver = caspar.Solver(caspar.factors.gps_position(sf.Pose2, noise="unit"))
+        >>> fix = {"world_from_body": [0], "position": [[3.5, 6.0]], "lever_arm": [1.0, 0.0]}
+        >>> found = solver.evaluate({"Pose2": [[0.0, 1.0, 4.0, 4.0]], "gps_position": fix})
+        >>> found.residuals("gps_position").round(3)
+        array([[ 0.5, -1. ]])
     """
     kind = check_kind("gps_position", "pose", pose, (sf.Pose2, sf.Pose3))
     dim = space_dim(kind)
@@ -184,6 +193,16 @@ def velocity(
     Raises:
         FactorError: Types that do not fit, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Speed(sf.V2): ...
+        >>> solver = caspar.Solver(caspar.factors.velocity(sf.Pose2, Speed, noise="unit"))
+        >>> wheels = {"world_from_body": [0], "velocity": [0], "measured": [[2.0, 0.5]]}
+        >>> arrays = {"Pose2": [[0.0, 1.0, 0.0, 0.0]], "Speed": [[1.0, 1.0]], "velocity": wheels}
+        >>> solver.solve(arrays, fixed={"Pose2": True}).values["Speed"].round(3)
+        array([[-0.5,  2. ]])
     """
     kind = check_kind("velocity", "pose", pose, (sf.Pose2, sf.Pose3, sf.Rot2, sf.Rot3))
     dim = space_dim(kind)
@@ -228,6 +247,18 @@ def constant_velocity(
     Raises:
         FactorError: Types that do not fit, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V2): ...
+        >>> class Speed(sf.V2): ...
+        >>> moved = caspar.factors.constant_velocity(Place, velocity=Speed, noise="unit")
+        >>> move = {"a": [0], "b": [1], "velocity": [0], "duration": [[2.0]]}
+        >>> places = [[0.0, 0.0], [3.0, 1.0]]
+        >>> arrays = {"Place": places, "Speed": [[0.0, 0.0]], "constant_velocity": move}
+        >>> caspar.Solver(moved).solve(arrays, fixed={"Place": True}).values["Speed"].round(3)
+        array([[1.5, 0.5]])
     """
     end = a if b is None else b
     places = (sf.V2, sf.V3, sf.Pose2, sf.Pose3)

@@ -56,6 +56,16 @@ def prior(
     Raises:
         FactorError: Wrong markers.
         OptionError: Unknown noise or chart.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> solver = caspar.Solver(caspar.factors.prior(sf.Pose2))
+        >>> fixes = [[1, 0, 1.0, 2.0], [1, 0, 2.0, 3.0]]  # cos sin x y
+        >>> prior = {"value": [0, 0], "expected": fixes, "sigma": [0.1, 0.5, 0.5]}
+        >>> result = solver.solve({"Pose2": [[1.0, 0.0, 0.0, 0.0]], "prior": prior})
+        >>> result.values["Pose2"][:, 2:].round(3)
+        array([[1.5, 2.5]])
     """
     kind, used = kind_of(value), chart_of(chart)
 
@@ -100,6 +110,16 @@ def between(
     Raises:
         FactorError: A type that has no difference, or wrong markers.
         OptionError: Unknown noise or chart.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> solver = caspar.Solver(caspar.factors.between(sf.Pose2, noise="unit"))
+        >>> poses = [[1.0, 0.0, 5.0, 5.0], [1.0, 0.0, 0.0, 0.0]]  # cos sin x y
+        >>> odometry = {"a": [0], "b": [1], "a_from_b": [[0.8, 0.6, 1.0, 2.0]]}
+        >>> result = solver.solve({"Pose2": poses, "between": odometry}, fixed={"Pose2": [0]})
+        >>> result.values["Pose2"][1].round(3)
+        array([0.8, 0.6, 6. , 7. ])
     """
     kind, used = kind_of(pose), chart_of(chart)
     is_vector = isinstance(kind, type) and issubclass(kind, sf.Matrix)

@@ -92,6 +92,17 @@ class Preintegration:
 
         Returns:
             (k + 1, 10).
+
+        Example:
+            >>> import caspar
+            >>> import numpy as np
+            >>> times, noise = np.linspace(0.0, 1.0, 101), caspar.factors.ImuNoise(1e-3, 1e-2)
+            >>> gyro, accel = np.zeros((101, 3)), np.tile([2.0, 1.0, 9.81], (101, 1))
+            >>> motion = caspar.factors.preintegrate(times, gyro, accel, [0.0, 1.0], noise)
+            >>> start = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]  # pose and velocity, at rest
+            >>> states = motion.predict(start, np.array([0.0, 0.0, -9.81]))
+            >>> states[-1, 4:6].round(3)  # x and y
+            array([1. , 0.5])
         """
         states, pull = [np.asarray(start, np.float64)], np.asarray(gravity, np.float64)
         for number, time in enumerate(self.duration_s):
@@ -128,6 +139,16 @@ def preintegrate(
 
     Raises:
         InputError: Times that do not ascend or are outside, or arrays of other shapes.
+
+    Example:
+        >>> import caspar
+        >>> import numpy as np
+        >>> times, noise = np.linspace(0.0, 1.0, 101), caspar.factors.ImuNoise(1e-3, 1e-2)
+        >>> gyro, accel = np.zeros((101, 3)), np.tile([2.0, 1.0, 9.81], (101, 1))
+        >>> motion = caspar.factors.preintegrate(times, gyro, accel, [0.0, 0.5, 1.0], noise)
+        >>> motion.velocity.round(3)
+        array([[1.   , 0.5  , 4.905],
+               [1.   , 0.5  , 4.905]])
     """
     times, keyframes = np.asarray(times_s, np.float64), np.asarray(keyframe_times_s, np.float64)
     readings = np.concatenate([np.asarray(gyro), np.asarray(accel)], axis=1).astype(np.float64)

@@ -52,6 +52,16 @@ def range(
     Raises:
         FactorError: Types that have no distance, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Beacon(sf.V2): ...
+        >>> solver = caspar.Solver(caspar.factors.range(Beacon, Beacon, noise="unit"))
+        >>> distances = {"a": [0], "b": [1], "distance": [[4.5]]}
+        >>> found = solver.evaluate({"Beacon": [[0.0, 0.0], [3.0, 4.0]], "range": distances})
+        >>> found.residuals("range").round(3)
+        array([[0.5]])
     """
     _same_space("range", {"a": a, "b": b})
 
@@ -124,6 +134,17 @@ def bearing_range(
     Raises:
         FactorError: Types that do not fit, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import numpy as np
+        >>> import symforce.symbolic as sf
+        >>> class Beacon(sf.V2): ...
+        >>> solver = caspar.Solver(caspar.factors.bearing_range(sf.Pose2, Beacon, noise="unit"))
+        >>> sight = {"pose": [0], "point": [0], "angle": [[np.pi / 2]], "distance": [[3.0]]}
+        >>> arrays = {"Pose2": [[1.0, 0, 1, 2]], "Beacon": [[2.0, 2.5]], "bearing_range": sight}
+        >>> solver.solve(arrays, fixed={"Pose2": True}).values["Beacon"].round(3)
+        array([[1., 5.]])
     """
     dim = _pose_and_point("bearing_range", pose, point)
     direction = _angle if dim == 2 else _direction
@@ -167,6 +188,16 @@ def landmark(
     Raises:
         FactorError: Types that do not fit, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Beacon(sf.V2): ...
+        >>> solver = caspar.Solver(caspar.factors.landmark(sf.Pose2, Beacon, noise="unit"))
+        >>> sight = {"pose": [0], "point": [0], "seen": [[3.0, 1.0]]}
+        >>> arrays = {"Pose2": [[0.0, 1.0, 4.0, 2.0]], "Beacon": [[5.0, 5.0]], "landmark": sight}
+        >>> solver.solve(arrays, fixed={"Pose2": True}).values["Beacon"].round(3)
+        array([[3., 5.]])
     """
     dim = _pose_and_point("landmark", pose, point)
 

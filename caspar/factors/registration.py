@@ -56,6 +56,18 @@ def point_to_point(
     Raises:
         FactorError: Types that are no poses, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import numpy as np
+        >>> import symforce.symbolic as sf
+        >>> solver = caspar.Solver(caspar.factors.point_to_point(sf.Pose2, noise="unit"))
+        >>> source = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
+        >>> target = source @ [[0.8, 0.6], [-0.6, 0.8]] + [3.0, 4.0]  # turned and moved
+        >>> matches = {"target_from_source": [0, 0, 0], "source": source, "target": target}
+        >>> result = solver.solve({"Pose2": [[1.0, 0.0, 0.0, 0.0]], "point_to_point": matches})
+        >>> result.values["Pose2"].round(3)  # cos sin x y
+        array([[0.8, 0.6, 3. , 4. ]])
     """
     nodes, dim = _poses("point_to_point", pose, target_pose)
 
@@ -94,6 +106,16 @@ def point_to_plane(
     Raises:
         FactorError: Types that are no poses, or wrong markers.
         OptionError: Unknown noise.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> solver = caspar.Solver(caspar.factors.point_to_plane(sf.Pose2, noise="unit"))
+        >>> match = {"target_from_source": [0], "source": [[1.0, 2.0]],
+        ...          "target": [[0.0, 1.5]], "normal": [[0.0, 1.0]]}
+        >>> found = solver.evaluate({"Pose2": [[1.0, 0.0, 0.0, 0.0]], "point_to_plane": match})
+        >>> found.residuals("point_to_plane").round(3)
+        array([[0.5]])
     """
     nodes, dim = _poses("point_to_plane", pose, target_pose)
 

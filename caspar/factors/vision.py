@@ -70,6 +70,16 @@ def reprojection(
     Raises:
         FactorError: Types that do not fit, or wrong markers.
         OptionError: Unknown camera model, rule or noise.
+
+    Example:
+        >>> import caspar
+        >>> solver = caspar.Solver(caspar.factors.reprojection("SIMPLE_PINHOLE", noise="unit"))
+        >>> seen = {"cam_from_world": [0], "point": [0], "pixel": [[350.0, 250.0]],
+        ...         "lens": [500.0, 320.0, 240.0]}  # focal length, principal point
+        >>> pose = [0, 0, 0, 1, 0, 0, 4.0]  # qx qy qz qw tx ty tz
+        >>> arrays = {"Pose3": [pose], "Matrix31": [[0.2, 0.2, 1.0]], "reprojection": seen}
+        >>> solver.evaluate(arrays).residuals("reprojection").round(3)
+        array([[-10.,  10.]])
     """
     model = _camera("reprojection", camera)
     check_kind("reprojection", "pose", pose, (sf.Pose3,))

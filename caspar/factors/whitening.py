@@ -88,6 +88,14 @@ def sqrt_information(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Raises:
         InputError: A covariance is not positive definite.
+
+    Example:
+        >>> import caspar
+        >>> import numpy as np
+        >>> W = caspar.factors.sqrt_information(np.array([[4.0, 2.0], [2.0, 2.0]]))
+        >>> (W.T @ W).round(3)  # the inverse of the covariance
+        array([[ 0.5, -0.5],
+               [-0.5,  1. ]])
     """
     covariance = np.asarray(covariance, np.float64)
     try:
@@ -113,6 +121,14 @@ def rotation_first(sqrt_information: NDArray[np.float64]) -> NDArray[np.float64]
 
     Raises:
         InputError: Another shape.
+
+    Example:
+        >>> import caspar
+        >>> import numpy as np
+        >>> caspar.factors.rotation_first(np.diag([10.0, 20.0, 30.0])[None])  # x, y, angle
+        array([[[ 0., 10.,  0.],
+                [ 0.,  0., 20.],
+                [30.,  0.,  0.]]])
     """
     roots = np.asarray(sqrt_information, np.float64)
     if roots.ndim != 3 or roots.shape[1:] not in ((3, 3), (6, 6)):

@@ -43,6 +43,21 @@ class Grid(Storage, Table):
     In a factor the argument is `ConstUnique` (one table, an array of shape (h, w) for 2 axes) or
     `ConstIndexed` (`{"values": (k, h, w), "index": (m,)}`). In a kernel it is `ReadUnique`
     or `ReadIndexed`, and the array is made by `packed`.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V1): ...
+        >>> class Depth(caspar.Grid, dims=1): ...
+        >>> @caspar.factor
+        ... def sounding(place: Annotated[Place, caspar.TunableUnique],
+        ...              seen: Annotated[sf.V1, caspar.ConstSequential],
+        ...              depth: Annotated[Depth, caspar.ConstUnique]) -> sf.V1:
+        ...     return sf.V1(depth.at(place[0])) - seen
+        >>> arrays = {"Place": [[0.2]], "sounding": {"seen": [[2.5]], "depth": [1.0, 2.0, 4.0]}}
+        >>> caspar.Solver(sounding).solve(arrays).values["Place"].round(3)
+        array([[1.25]])
     """
 
     dims: ClassVar[int] = 0
@@ -92,6 +107,19 @@ class Grid(Storage, Table):
 
         Returns:
             An expression; of several channels a vector of them.
+
+        Example:
+            >>> from typing import Annotated
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Depth(caspar.Grid, dims=1): ...
+            >>> @caspar.kernel
+            ... def depth_at(x: Annotated[sf.Symbol, caspar.ReadSequential],
+            ...              depth: Annotated[Depth, caspar.ReadUnique]
+            ... ) -> Annotated[sf.Symbol, caspar.WriteSequential]:
+            ...     return depth.at(x)
+            >>> depth_at([0.5, 1.25], [1.0, 2.0, 4.0])
+            array([1.5, 2.5], dtype=float32)
         """
         if len(coordinates) != self.dims:
             raise FactorError(
@@ -162,6 +190,12 @@ class Grid(Storage, Table):
 
         Returns:
             An array of the same shape, for a class with `method="bspline3"`.
+
+        Example:
+            >>> import caspar
+            >>> class Depth(caspar.Grid, dims=1, method="bspline3"): ...
+            >>> Depth.coefficients([1.0, 2.0, 4.0, 3.0]).round(3)
+            array([0.893, 1.536, 4.964, 2.607])
         """
         if cls.method is not Method.BSPLINE3:
             raise InputError(
@@ -215,7 +249,20 @@ class Grid(Storage, Table):
 
 
 class Image(Grid, dims=2):
-    """A picture of one channel: two axes, linear interpolation, the border continued outwards."""
+    """A picture of one channel: two axes, linear interpolation, the border continued outwards.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> @caspar.kernel
+        ... def grey_at(pixel: Annotated[sf.V2, caspar.ReadSequential],
+        ...             image: Annotated[caspar.Image, caspar.ReadUnique]
+        ... ) -> Annotated[sf.Symbol, caspar.WriteSequential]:
+        ...     return image.at(pixel[0], pixel[1])
+        >>> grey_at([[0.5, 0.0], [2.0, 0.5]], [[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]])
+        array([15., 45.], dtype=float32)
+    """
 
 
 def _choice(cls: type, name: str, kind: Any, given: object) -> Any:

@@ -26,15 +26,58 @@ class Const(Marker):
 
 
 class TunableShared(Tunable):
-    """Each factor names its node by an index; nodes are shared between factors."""
+    """Each factor names its node by an index; nodes are shared between factors.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> @caspar.factor
+        ... def measured(length: Annotated[Length, caspar.TunableShared],
+        ...              value: Annotated[sf.V1, caspar.ConstSequential]) -> sf.V1:
+        ...     return length - value
+        >>> values = {"length": [0, 0, 1], "value": [[1.0], [1.2], [5.0]]}
+        >>> result = caspar.Solver(measured).solve({"Length": [[0.0], [0.0]], "measured": values})
+        >>> result.values["Length"].ravel().round(3)
+        array([1.1, 5. ])
+    """
 
 
 class TunableUnique(Tunable):
-    """One node for all factors: the node type has exactly one instance."""
+    """One node for all factors: the node type has exactly one instance.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> @caspar.factor
+        ... def measured(length: Annotated[Length, caspar.TunableUnique],
+        ...              value: Annotated[sf.V1, caspar.ConstSequential]) -> sf.V1:
+        ...     return length - value
+        >>> arrays = {"Length": [[0.0]], "measured": {"value": [[1.0], [1.1], [1.5]]}}
+        >>> caspar.Solver(measured).solve(arrays).values["Length"].round(3)
+        array([[1.2]])
+    """
 
 
 class TunablePair(Tunable):
-    """Factor i touches nodes i and i + 1 (annotate `caspar.Pair[Type]`)."""
+    """Factor i touches nodes i and i + 1 (annotate `caspar.Pair[Type]`).
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V1): ...
+        >>> @caspar.factor
+        ... def step(places: Annotated[caspar.Pair[Place], caspar.TunablePair],
+        ...          length: Annotated[sf.V1, caspar.ConstSequential]) -> sf.V1:
+        ...     return places[1] - places[0] - length
+        >>> arrays = {"Place": [[1.0], [1.0], [1.0]], "step": {"length": [[2.0], [0.5]]}}
+        >>> caspar.Solver(step).solve(arrays, fixed={"Place": [0]}).values["Place"].ravel().round(3)
+        array([1. , 3. , 3.5])
+    """
 
 
 class TunableSequential(Tunable):
@@ -51,6 +94,22 @@ class TunableSequential(Tunable):
 
     Raises:
         FactorError: The bounds are no numbers, or leave nothing between them.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Spot(sf.V2): ...
+        >>> @caspar.factor
+        ... def sight(spot: Annotated[Spot, caspar.TunableUnique],
+        ...           eye: Annotated[sf.V2, caspar.ConstSequential],
+        ...           ray: Annotated[sf.V2, caspar.ConstSequential],
+        ...           depth: Annotated[sf.Scalar, caspar.TunableSequential(lower=0.0)]) -> sf.V2:
+        ...     return spot - eye - depth * ray
+        >>> sights = {"eye": [[0.0, 0.0], [2.0, 0.0]], "ray": [[1.0, 1.0], [-1.0, 1.0]]}
+        >>> result = caspar.Solver(sight).solve({"Spot": [[5.0, 5.0]], "sight": sights})
+        >>> result.values["Spot"].round(3)
+        array([[1., 1.]])
     """
 
     def __init__(self, *, lower: float = -math.inf, upper: float = math.inf) -> None:
@@ -65,19 +124,69 @@ class TunableSequential(Tunable):
 
 
 class ConstSequential(Const):
-    """Factor i has its own value i."""
+    """Factor i has its own value i.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> @caspar.factor
+        ... def measured(length: Annotated[Length, caspar.TunableUnique],
+        ...              value: Annotated[sf.Scalar, caspar.ConstSequential]) -> sf.V1:
+        ...     return sf.V1(length[0] - value)
+        >>> arrays = {"Length": [[0.0]], "measured": {"value": [1.0, 1.1, 1.5]}}
+        >>> caspar.Solver(measured).solve(arrays).values["Length"].round(3)
+        array([[1.2]])
+    """
 
 
 class ConstIndexed(Const):
-    """Each factor names its value by an index; give {"values": ..., "index": ...}."""
+    """Each factor names its value by an index; give {"values": ..., "index": ...}.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> markers = {"expected": caspar.ConstIndexed}
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", markers=markers))
+        >>> expected = {"values": [[1.0], [4.0]], "index": [0, 0, 1]}  # two rows, three instances
+        >>> arrays = {"Length": [[0.0]], "prior": {"value": [0, 0, 0], "expected": expected}}
+        >>> solver.solve(arrays).values["Length"].round(3)
+        array([[2.]])
+    """
 
 
 class ConstShared(ConstIndexed):
-    """Like `ConstIndexed`, for values that many neighbouring factors share."""
+    """Like `ConstIndexed`, for values that many neighbouring factors share.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> markers = {"expected": caspar.ConstShared}
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", markers=markers))
+        >>> expected = {"values": [[1.0], [4.0]], "index": [0, 0, 1]}  # two rows, three instances
+        >>> arrays = {"Length": [[0.0]], "prior": {"value": [0, 0, 0], "expected": expected}}
+        >>> solver.solve(arrays).values["Length"].round(3)
+        array([[2.]])
+    """
 
 
 class ConstUnique(Const):
-    """One value for all factors."""
+    """One value for all factors.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V1): ...
+        >>> markers = {"a_from_b": caspar.ConstUnique}
+        >>> step = caspar.factors.between(Place, noise="unit", name="step", markers=markers)
+        >>> steps = {"a": [0, 1], "b": [1, 2], "a_from_b": [2.0]}  # all have this length
+        >>> arrays = {"Place": [[1.0], [1.0], [1.0]], "step": steps}
+        >>> caspar.Solver(step).solve(arrays, fixed={"Place": [0]}).values["Place"].ravel().round(3)
+        array([1., 3., 5.])
+    """
 
 
 class Table:

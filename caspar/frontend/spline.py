@@ -39,6 +39,11 @@ def spline(
 
     Raises:
         ValueError: The knots, the number of values or the method are not as described.
+
+    Example:
+        >>> import caspar
+        >>> float(caspar.spline(1.5, [0.0, 1.0, 2.0], [0.0, 1.0, 4.0], method="linear"))
+        2.5
     """
     places = [float(knot) for knot in knots]
     _check(places, len(values), method)

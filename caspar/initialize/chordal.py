@@ -42,6 +42,16 @@ def chordal(graph: PoseGraph) -> FloatArray:
 
     Raises:
         InputError: A measurement is not finite, or its information is not.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> text = '''EDGE_SE2 0 1 1.0 0 0 1 0 0 1 0 1
+        ... EDGE_SE2 1 2 1.0 0 0 1 0 0 1 0 1
+        ... EDGE_SE2 0 2 2.3 0 0 1 0 0 1 0 1'''
+        >>> _ = Path("chain.g2o").write_text(text)
+        >>> caspar.initialize.chordal(caspar.io.read_g2o("chain.g2o"))[:, 2].round(3)
+        array([0. , 1.1, 2.2])
     """
     graph = with_plain_edges(graph)
     for name, array in (

@@ -84,6 +84,13 @@ class BalProblem:
             ("point_index", "iu", self.pixels.shape[:1]),
         ):
             array: NDArray[np.generic] = getattr(self, name)
+            if (
+                kinds == "f"
+                and not isinstance(given[name], np.ndarray)
+                and array.dtype.kind in "iu"
+            ):
+                array = array.astype(np.float64)
+                object.__setattr__(self, name, array)
             fits = len(array.shape) == len(shape) and all(
                 wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
             )
@@ -134,6 +141,17 @@ def read_bal(path: FilePath) -> BalProblem:
         FileNotFoundError: there is no such file.
         FileFormatError: the file does not follow the format; the message gives the line.
         OptionError: `path` is no path.
+
+    Example:
+        >>> import caspar
+        >>> camera = [0, 0, 0, 1, 0, 0, -4.0, 500, 0, 0]  # qx qy qz qw tx ty tz f k1 k2
+        >>> problem = caspar.io.BalProblem(
+        ...     cameras=[camera], points=[[0.1, 0.2, 0.0]],
+        ...     camera_index=[0], point_index=[0], pixels=[[12.5, 25.0]])
+        >>> caspar.io.write_bal("tiny.txt", problem)
+        >>> again = caspar.io.read_bal("tiny.txt")
+        >>> again.cameras.shape, again.points.shape, again.pixels
+        ((1, 10), (1, 3), array([[12.5, 25. ]]))
     """
     parts: list[NDArray[np.float64]] = []
     num_found = 0
@@ -189,6 +207,14 @@ def write_bal(path: FilePath, problem: BalProblem) -> None:
             number that is not finite, or a quaternion of length zero, or `path` is no path; nothing
             is written then.
         OSError: the file cannot be written; the old one is unchanged.
+
+    Example:
+        >>> import caspar
+        >>> camera = [0, 0, 0, 1, 0, 0, -4.0, 500, 0, 0]  # qx qy qz qw tx ty tz f k1 k2
+        >>> problem = caspar.io.BalProblem(
+        ...     cameras=[camera], points=[[0.1, 0.2, 0.0]],
+        ...     camera_index=[0], point_index=[0], pixels=[[12.5, 25.0]])
+        >>> caspar.io.write_bal("tiny.txt.bz2", problem)  # compressed, by its name
     """
     path = path_text(path)
     _check_writable(problem)

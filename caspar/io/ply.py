@@ -55,6 +55,12 @@ def write_ply(
             position is not finite in 32-bit floats, a quaternion has length zero, `path` is no path
             or `encoding` none of these; nothing is written then.
         OSError: the file cannot be written; the old one is unchanged.
+
+    Example:
+        >>> import caspar
+        >>> import numpy as np
+        >>> points, cameras = np.array([[0.1, 0.2, 0.0]]), np.array([[0, 0, 0, 1, 0, 0, 4.0]])
+        >>> caspar.io.write_ply("scene.ply", points, cameras)
     """
     path = path_text(path)
     try:

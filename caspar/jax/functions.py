@@ -47,6 +47,21 @@ def call(
             error of JAX's that names it.
         KernelError: The kernel cannot be compiled, or in the backward pass: an access of it has no
             derivative (`ReadStridedWithDefault`, `WriteBlockSum`, your own).
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import caspar.jax
+        >>> import jax
+        >>> import symforce.symbolic as sf
+        >>> @caspar.kernel
+        ... def square(point: Annotated[sf.V2, caspar.ReadSequential]
+        ... ) -> Annotated[sf.Symbol, caspar.WriteSequential]:
+        ...     return point.squared_norm()
+        >>> points = jax.numpy.array([[3.0, 4.0], [5.0, 12.0]])
+        >>> jax.grad(lambda points: caspar.jax.call(square, points).sum())(points)
+        Array([[ 6., 8.],
+               [10., 24.]], dtype=float32)
     """
     passed = passed_to_kernel(kernel, args, kwargs, out, count=count, check=check)
     return passed.declared.make_result(_run(passed))
@@ -71,6 +86,20 @@ def residuals(
     Raises:
         InputError: Names the factor and the argument, what is wrong and what is allowed.
         FactorError: The factor cannot be traced.
+
+    Example:
+        >>> import caspar
+        >>> import caspar.jax
+        >>> import jax
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+        >>> values = {"value": [0, 0], "expected": [[1.0], [1.5]]}
+        >>> def cost(length):
+        ...     found = caspar.jax.residuals(measured, {"Length": length, "measured": values})
+        ...     return (found**2).sum()
+        >>> round(float(jax.grad(cost)(jax.numpy.array([[2.0]]))[0, 0]), 3)
+        3.0
     """
     passed = passed_to_factor(factor, arrays, backend=backend, check=check)
     (found,) = _run(passed)

@@ -54,6 +54,20 @@ def solve(
 
     Warns:
         UserWarning: In the backward pass, what `Gradient.remarks` says, such as a singular Hessian.
+
+    Example:
+        >>> import caspar
+        >>> import caspar.jax
+        >>> import jax
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> def length(expected):
+        ...     arrays = {"Length": [[0.0]], "measured": {"value": [0, 0], "expected": expected}}
+        ...     return caspar.jax.solve(solver, arrays)["Length"][0, 0]
+        >>> gradient = jax.grad(length)(jax.numpy.array([[1.0], [1.5]]))
+        >>> [round(float(number), 3) for number in gradient.ravel()]
+        [0.5, 0.5]
     """
     if not isinstance(solver, Solver | BatchSolver):
         raise InputError(

@@ -42,6 +42,17 @@ def kernel(
 
     Raises:
         KernelError: The argument is not a plain function.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> @caspar.kernel
+        ... def length(point: Annotated[sf.V2, caspar.ReadSequential]
+        ... ) -> Annotated[sf.Symbol, caspar.WriteSequential]:
+        ...     return point.norm()
+        >>> length([[3.0, 4.0], [5.0, 12.0]])
+        array([ 5., 13.], dtype=float32)
     """
     local_names = dict(sys._getframe(1).f_locals)
 

@@ -53,6 +53,19 @@ class Problem:
     Raises:
         FactorError, BackendError, OptionError: As `caspar.Solver`; or a constraint is among them.
         InputError: A factor counts nodes by position (`TunableUnique`, `TunablePair`).
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V1): ...
+        >>> step = caspar.factors.between(Place, noise="unit", name="step")
+        >>> problem = caspar.Problem(step)
+        >>> ids = problem.add_nodes("Place", [[1.0], [2.9]])
+        >>> problem.set_fixed("Place", ids[:1])
+        >>> _ = problem.add_factors("step", {"a": ids[:1], "b": ids[1:], "a_from_b": [[2.5]]})
+        >>> _ = problem.update()
+        >>> problem.values_of("Place", ids[1:]).round(3)
+        array([[3.5]])
     """
 
     def __init__(self, factors: Any, **options: Any) -> None:
@@ -207,6 +220,18 @@ class Problem:
 
         Raises:
             InputError: No such node type, or an id is unknown, removed or repeated.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Place(sf.V1): ...
+            >>> problem = caspar.Problem(caspar.factors.between(Place, noise="unit", name="step"))
+            >>> a, b, c = problem.add_nodes("Place", [[0.0], [0.9], [2.1]])
+            >>> steps = {"a": [a, b], "b": [b, c], "a_from_b": [[1.0], [1.0]]}
+            >>> handles = problem.add_factors("step", steps)
+            >>> handle = problem.marginalize("Place", [b])
+            >>> problem.gaussians[handle].nodes
+            {'Place': array([0, 2])}
         """
         chosen = name if isinstance(name, Mapping) else {name: ids}
         with self._lock:

@@ -13,7 +13,13 @@ def _log1p(x: Any) -> Any:
 
 
 class L2(Loss):
-    """No loss, rho0 = u: for comparisons."""
+    """No loss, rho0 = u: for comparisons.
+
+    Example:
+        >>> import caspar
+        >>> [float(caspar.loss.L2().rho(s, 1.0)) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.01, 1.0, 100.0]
+    """
 
     def rho(self, s: Any, scale: Any) -> Any:
         """See `Loss.rho`."""
@@ -21,7 +27,18 @@ class L2(Loss):
 
 
 class Huber(Loss):
-    """rho0 = u up to 1, 2 sqrt(u) - 1 beyond (Huber, 1964): convex."""
+    """rho0 = u up to 1, 2 sqrt(u) - 1 beyond (Huber, 1964): convex.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+        >>> solver = caspar.Solver(measured.with_loss(caspar.loss.Huber))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [9.0]], "loss_scale": 1.0}
+        >>> solver.solve({"Length": [[0.0]], "measured": values}).values["Length"].round(3)
+        array([[1.55]])
+    """
 
     def rho(self, s: Any, scale: Any) -> Any:
         """See `Loss.rho`."""
@@ -29,7 +46,14 @@ class Huber(Loss):
 
 
 class SoftL1(Loss):
-    """rho0 = 2 (sqrt(1 + u) - 1), also called pseudo-Huber or Charbonnier: convex and smooth."""
+    """rho0 = 2 (sqrt(1 + u) - 1), also called pseudo-Huber or Charbonnier: convex and smooth.
+
+    Example:
+        >>> import caspar
+        >>> loss = caspar.loss.SoftL1()
+        >>> [round(float(loss.rho(s, 1.0)), 3) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.01, 0.828, 18.1]
+    """
 
     def rho(self, s: Any, scale: Any) -> Any:
         """See `Loss.rho`."""
@@ -37,7 +61,14 @@ class SoftL1(Loss):
 
 
 class Cauchy(Loss):
-    """rho0 = log(1 + u), also called Lorentzian: residuals far beyond the scale pull little."""
+    """rho0 = log(1 + u), also called Lorentzian: residuals far beyond the scale pull little.
+
+    Example:
+        >>> import caspar
+        >>> loss = caspar.loss.Cauchy()
+        >>> [round(float(loss.rho(s, 1.0)), 3) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.01, 0.693, 4.615]
+    """
 
     def rho(self, s: Any, scale: Any) -> Any:
         """See `Loss.rho`."""
@@ -45,7 +76,14 @@ class Cauchy(Loss):
 
 
 class Arctan(Loss):
-    """rho0 = atan(u): bounded, the start must be near."""
+    """rho0 = atan(u): bounded, the start must be near.
+
+    Example:
+        >>> import caspar
+        >>> loss = caspar.loss.Arctan()
+        >>> [round(float(loss.rho(s, 1.0)), 3) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.01, 0.785, 1.561]
+    """
 
     def rho(self, s: Any, scale: Any) -> Any:
         """See `Loss.rho`."""
@@ -53,7 +91,14 @@ class Arctan(Loss):
 
 
 class GemanMcClure(Loss):
-    """rho0 = u / (1 + u) (Geman and McClure, 1985): bounded, the start must be near."""
+    """rho0 = u / (1 + u) (Geman and McClure, 1985): bounded, the start must be near.
+
+    Example:
+        >>> import caspar
+        >>> loss = caspar.loss.GemanMcClure()
+        >>> [round(float(loss.rho(s, 1.0)), 3) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.01, 0.5, 0.99]
+    """
 
     def rho(self, s: Any, scale: Any) -> Any:
         """See `Loss.rho`."""
@@ -61,7 +106,14 @@ class GemanMcClure(Loss):
 
 
 class Welsch(Loss):
-    """rho0 = 1 - exp(-u), also called Leclerc or correntropy: bounded, the start must be near."""
+    """rho0 = 1 - exp(-u), also called Leclerc or correntropy: bounded, the start must be near.
+
+    Example:
+        >>> import caspar
+        >>> loss = caspar.loss.Welsch()
+        >>> [round(float(loss.rho(s, 1.0)), 3) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.01, 0.632, 1.0]
+    """
 
     def rho(self, s: Any, scale: Any) -> Any:
         """See `Loss.rho`."""
@@ -74,6 +126,12 @@ class Tukey(Loss):
     """rho0 = (1 - (1 - u)^3) / 3 up to 1, 1/3 beyond (biweight; Beaton and Tukey, 1974).
 
     Residuals beyond the scale do not pull at all.
+
+    Example:
+        >>> import caspar
+        >>> loss = caspar.loss.Tukey()
+        >>> [round(float(loss.rho(s, 1.0)), 3) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.01, 0.333, 0.333]
     """
 
     def rho(self, s: Any, scale: Any) -> Any:
@@ -89,6 +147,16 @@ class Barron(Loss):
     rho0 = 2 b / alpha ((1 + u / b)^(alpha / 2) - 1) with b = |alpha - 2|, which is u for alpha = 2,
     SoftL1 for 1, Cauchy of the scale sqrt(2) a for 0, Geman-McClure of the scale 2 a for -2; for
     alpha towards minus infinity Welsch of the scale sqrt(2) a. One number, or one an instance.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+        >>> solver = caspar.Solver(measured.with_loss(caspar.loss.Barron))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [9.0]], "loss_alpha": 1.0}
+        >>> solver.solve({"Length": [[1.0]], "measured": values}).values["Length"].round(2)
+        array([[1.62]])
     """
 
     def rho(self, s: Any, scale: Any, alpha: Any) -> Any:
@@ -111,6 +179,12 @@ class Tolerant(Loss):
     Residuals well below the scale cost next to nothing, those beyond it u - 1. The width c of the
     passage between the two is passed as `loss_width`, 0.1 by default. (Ceres' `TolerantLoss(a, b)`
     with a the squared scale and b = c a.)
+
+    Example:
+        >>> import caspar
+        >>> loss = caspar.loss.Tolerant()
+        >>> [round(float(loss.rho(s, 1.0, 0.1)), 3) for s in (0.01, 1.0, 100.0)]  # squared lengths
+        [0.0, 0.069, 99.0]
     """
 
     positive: ClassVar[tuple[str, ...]] = ("scale", "width")

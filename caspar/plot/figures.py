@@ -54,6 +54,15 @@ def plot_convergence(result: SolveResult) -> Figure:
         A figure with a logarithmic axis of costs, relative to the final cost (to the initial one
         where the final is zero). Rejected steps are marked, those from the final cost on the axis
         below: a cost that is the final one has no place on a logarithmic axis.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+        >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+        >>> caspar.plot.plot_convergence(result).savefig("convergence.png")
     """
     figure = empty_figure(9.0, 3.2)
     draw_costs(figure.subplots(1, 2, sharey=True), result)
@@ -73,6 +82,15 @@ def plot_residuals(result: SolveResult, factor: str) -> Figure:
 
     Raises:
         InputError: See `SolveResult.residuals`.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+        >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+        >>> caspar.plot.plot_residuals(result, "measured").savefig("residuals.png")
     """
     lengths = np.linalg.norm(result.residuals(factor), axis=1)
     weights = result.weights(factor)
@@ -104,6 +122,15 @@ def plot_costs(result: SolveResult) -> Figure:
 
     Args:
         result: The solve.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+        >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+        >>> caspar.plot.plot_costs(result).savefig("costs.png")
     """
     names = list(result.costs)
     figure = empty_figure(PANEL_WIDTH, 0.8 + 0.35 * len(names))

@@ -60,6 +60,14 @@ def plot_pose_graph(
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
         ValueError: The suffix is not that of an image, or `path` is no path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.g2o").write_text("EDGE_SE2 0 1 1.0 2.0 0 4 0 0 4 0 1")
+        >>> graph = caspar.io.read_g2o("pair.g2o")
+        >>> summary = caspar.pose_graph.solve(graph)
+        >>> caspar.plot.plot_pose_graph(graph, summary.graph, summary.result, "pair.png")
     """
     in_space = before.kind is PoseGraphKind.SE3
     height = _SIDE + 0.4 if in_space else _height(before, after) + 0.8

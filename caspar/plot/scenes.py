@@ -56,6 +56,16 @@ def plot_bundle_adjustment(
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
         ValueError: The suffix is not that of an image, or `path` is no path.
+
+    Example:
+        >>> import caspar
+        >>> problem = caspar.io.BalProblem(
+        ...     cameras=[[0, 0, 0, 1, 0, 0, -4.0, 500, 0, 0]], points=[[0.1, 0.2, 0.0]],
+        ...     camera_index=[0], point_index=[0], pixels=[[12.5, 25.0]])
+        >>> result = caspar.Solver(caspar.bundle_adjustment.snavely).solve(
+        ...     {"Cam": problem.cameras, "Point": problem.points,
+        ...      "snavely": {"cam": [0], "point": [0], "pixel": problem.pixels}})
+        >>> caspar.plot.plot_bundle_adjustment(problem, problem, result, "scene.png")
     """
     view = _view_from_above(after)
     scene_height = PANEL_WIDTH * view.height / view.width + 0.7

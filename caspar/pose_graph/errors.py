@@ -28,6 +28,16 @@ def chi2(graph: PoseGraph) -> float:
 
     Returns:
         What g2o prints: twice the cost of a solve without loss. Infinity where a number overflows.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> text = '''VERTEX_SE2 0 0 0 0
+        ... VERTEX_SE2 1 1.5 0 0
+        ... EDGE_SE2 0 1 1.0 0 0 4 0 0 4 0 1'''
+        >>> _ = Path("pair.g2o").write_text(text)
+        >>> caspar.pose_graph.chi2(caspar.io.read_g2o("pair.g2o"))
+        1.0
     """
     return float(sum(chi2_by_kind(graph).values()))
 

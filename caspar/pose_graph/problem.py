@@ -67,6 +67,15 @@ def problem(
 
     Raises:
         InputError: The graph has no measurements.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.g2o").write_text("EDGE_SE2 0 1 1.0 2.0 0 1 0 0 1 0 1")
+        >>> task = caspar.pose_graph.problem(caspar.io.read_g2o("pair.g2o"))
+        >>> result = caspar.Solver(task.factors).solve(task.arrays, fixed=task.fixed)
+        >>> result.values["Pose"][1, 2:].round(3)  # x and y
+        array([1., 2.])
     """
     known = factors_of(graph.kind)
     terms = _terms(graph)
@@ -96,7 +105,18 @@ def problem(
 
 
 def solved_graph(graph: PoseGraph, result: SolveResult) -> PoseGraph:
-    """Return the graph with the poses and landmarks of a solve of its `problem`."""
+    """Return the graph with the poses and landmarks of a solve of its `problem`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.g2o").write_text("EDGE_SE2 0 1 1.0 2.0 0 1 0 0 1 0 1")
+        >>> graph = caspar.io.read_g2o("pair.g2o")
+        >>> task = caspar.pose_graph.problem(graph)
+        >>> result = caspar.Solver(task.factors).solve(task.arrays, fixed=task.fixed)
+        >>> solved = caspar.pose_graph.solved_graph(graph, result)
+        >>> caspar.io.write_g2o("solved.g2o", solved)
+    """
     values = result.values
     poses = np.asarray(values.get("Pose", graph.poses), dtype=np.float64)
     points = np.asarray(values.get("Landmark", graph.landmarks.points), dtype=np.float64)

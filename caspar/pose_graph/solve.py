@@ -87,6 +87,17 @@ def solve(
     Raises:
         InputError: The graph has no measurements, or no start can be found.
         OptionError: An option is wrong.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> text = '''EDGE_SE2 0 1 1.0 0 0 1 0 0 1 0 1
+        ... EDGE_SE2 1 2 1.0 0 0 1 0 0 1 0 1
+        ... EDGE_SE2 0 2 2.3 0 0 1 0 0 1 0 1'''
+        >>> _ = Path("chain.g2o").write_text(text)
+        >>> summary = caspar.pose_graph.solve(caspar.io.read_g2o("chain.g2o"))
+        >>> summary.graph.poses[:, 2].round(3), round(summary.chi2, 3)
+        (array([0. , 1.1, 2.2]), 0.03)
     """
     solvers: dict[tuple[str, ...], Solver] = {}
 

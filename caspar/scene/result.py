@@ -49,6 +49,18 @@ def scene_of_result(
     Raises:
         InputError: No node type has a place; the result is a copy, which does not hold the arrays;
             or the recording is of another problem.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Spot(sf.V2): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Spot, noise="unit", name="seen"))
+        >>> seen = {"value": [0, 1], "expected": [[1.0, 2.0], [3.0, 4.0]]}
+        >>> result = solver.solve({"Spot": [[0.0, 0.0], [5.0, 5.0]], "seen": seen})
+        >>> scene = caspar.scene.scene_of_result(result, title="Two spots", unit="m")
+        >>> scene.states[-1].places["Spot"].round(3)
+        array([[1., 2., 0.],
+               [3., 4., 0.]])
     """
     given = result.given
     if given is None:

@@ -38,6 +38,17 @@ class Evaluation:
     Attributes:
         costs: The cost of each factor, by name: 1/2 * the sum of w rho(|r|^2) over its instances.
         losses: The name of the loss of each factor that has one.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+        >>> solver = caspar.Solver(measured.with_loss(caspar.loss.Huber))
+        >>> values = {"value": [0, 0], "expected": [[1.0], [9.0]]}
+        >>> found = solver.evaluate({"Length": [[1.0]], "measured": values})
+        >>> found.costs["measured"], found.weights("measured")
+        (7.5, array([1.   , 0.125]))
     """
 
     costs: Mapping[str, float]
@@ -99,6 +110,20 @@ class Evaluation:
 
         Raises:
             InputError: There is no such factor or argument.
+
+        Example:
+            >>> from typing import Annotated
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Spot(sf.V2): ...
+            >>> @caspar.factor
+            ... def sight(spot: Annotated[Spot, caspar.TunableUnique],
+            ...           ray: Annotated[sf.V2, caspar.ConstSequential],
+            ...           depth: Annotated[sf.Scalar, caspar.TunableSequential]) -> sf.V2:
+            ...     return spot - depth * ray
+            >>> arrays = {"Spot": [[2.0, 2.0]], "sight": {"ray": [[1.0, 1.0]]}}
+            >>> caspar.Solver(sight).evaluate(arrays).unknowns("sight", "depth").round(3)
+            array([[2.]])
         """
         if factor not in self._residuals:
             raise unknown_name(factor, "factor", self._residuals)

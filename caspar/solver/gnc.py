@@ -3,7 +3,7 @@
 Yang, Antonante, Tzoumas, Carlone, *Graduated Non-Convexity for Robust Spatial Perception: From
 Non-Minimal Solvers to Global Outlier Rejection*, RA-L 2020. A solve with weights, new weights from
 its residuals, and so on, while a parameter takes the loss from a convex one to the one that is
-meant. Cost tier: some twenty to seventy solves, each from the values that were given; a `Solver` keeps
+meant. Cost tier: twenty to seventy solves, each from the values that were given; a `Solver` keeps
 its plan, as only weights change.
 """
 

@@ -90,6 +90,15 @@ class Solver(Remade):
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.
         BackendError: The backend is not usable here.
         OptionError: An unknown choice.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V1): ...
+        >>> start = caspar.factors.prior(Place, noise="unit", name="start")
+        >>> step = caspar.factors.between(Place, noise="unit", name="step")
+        >>> caspar.Solver([start, step], backend="cpu", precision="float64")
+        Solver(factors: start, step; node types: Place; cpu, float64 precision)
     """
 
     def __init__(
@@ -218,6 +227,14 @@ class Solver(Remade):
         Raises:
             SizeError: The kernels would take minutes to compile.
             InputError, OutOfMemoryError: As `prepare`.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0], "expected": [[1.0], [1.5]]}
+            >>> solver.compile({"Length": [[0.0]], "measured": values})
         """
         if arrays is not None:
             self.prepare(arrays)
@@ -250,6 +267,16 @@ class Solver(Remade):
             SizeError: The kernels would take minutes to compile.
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0], "expected": [[1.0], [1.5]]}
+            >>> prepared = solver.prepare({"Length": [[0.0]], "measured": values})
+            >>> prepared.problem.num_unknowns, prepared.problem.num_residuals
+            (1, 2)
         """
         from caspar.solver.prepared import describe
 
@@ -295,6 +322,16 @@ class Solver(Remade):
 
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0], "expected": [[1.0], [1.5]]}
+            >>> found = solver.evaluate({"Length": [[2.0]], "measured": values})
+            >>> found.cost, found.residuals("measured").ravel()
+            (0.625, array([1. , 0.5]))
         """
         if self._constrained is not None:
             return self._constrained.evaluate(arrays)
@@ -309,7 +346,17 @@ class Solver(Remade):
         return self._session.memory_table()
 
     def release(self) -> None:
-        """Let go of the memory kept for the next solve."""
+        """Let go of the memory kept for the next solve.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0], "expected": [[1.0], [1.5]]}
+            >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+            >>> solver.release()  # `result` stays as it is
+        """
         self._session.release()
 
     def solve(
@@ -366,6 +413,17 @@ class Solver(Remade):
             OutOfMemoryError: The plan does not fit; says on how many devices it would.
             GroupError: Another device or rank failed, or is gone; it has values reached so far.
             KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+            >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+            >>> arrays = {"Length": [[0.0]], "measured": values}
+            >>> result = caspar.Solver(measured).solve(arrays, max_iterations=20)
+            >>> result.values["Length"].round(3)
+            array([[1.2]])
         """
         checked = SolveOptions.from_mapping(options)
         check_callback("on_iteration", on_iteration)
@@ -417,6 +475,17 @@ class Solver(Remade):
             RankDeficiencyError: Names free directions by node type, instance and field.
             InputError: Arrays or instances that do not fit, or derivatives that are not finite.
             OptionError: An unknown `gauge`.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0, 0, 0], "expected": [[1.0], [1.1], [1.5], [1.2]]}
+            >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+            >>> covariance = solver.covariance(result, {"Length": "all"})
+            >>> covariance.standard_errors("Length").round(3)
+            array([[0.5]])
         """
         self._refuse_ranks("covariance")
         check_gauge(gauge)
@@ -453,6 +522,18 @@ class Solver(Remade):
 
         Raises:
             InputError, OptionError: Something does not fit, or a derivative is not finite.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0], "expected": [[1.0], [1.5]]}
+            >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+            >>> gradient = solver.gradient(result, {"Length": [[1.0]]})
+            >>> gradient["measured"]["expected"].round(3)
+            array([[0.5],
+                   [0.5]])
         """
         constraints = Constraints(fixed, bounds)
         with showing(None), self.backend.scope():

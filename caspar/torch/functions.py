@@ -45,6 +45,22 @@ def call(
         InputError: Names the argument, what is wrong and what is allowed.
         KernelError: The kernel cannot be compiled, or in the backward pass: an access of it has no
             derivative (`ReadStridedWithDefault`, `WriteBlockSum`, your own).
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import caspar.torch
+        >>> import symforce.symbolic as sf
+        >>> import torch
+        >>> @caspar.kernel
+        ... def square(point: Annotated[sf.V2, caspar.ReadSequential]
+        ... ) -> Annotated[sf.Symbol, caspar.WriteSequential]:
+        ...     return point.squared_norm()
+        >>> points = torch.tensor([[3.0, 4.0], [5.0, 12.0]], requires_grad=True)
+        >>> caspar.torch.call(square, points).sum().backward()
+        >>> points.grad
+        tensor([[ 6.,  8.],
+                [10., 24.]])
     """
     passed = passed_to_kernel(kernel, args, kwargs, out, count=count, check=check)
     return passed.declared.make_result(_run(passed))
@@ -70,6 +86,19 @@ def residuals(
     Raises:
         InputError: Names the factor and the argument, what is wrong and what is allowed.
         FactorError: The factor cannot be traced.
+
+    Example:
+        >>> import caspar
+        >>> import caspar.torch
+        >>> import symforce.symbolic as sf
+        >>> import torch
+        >>> class Length(sf.V1): ...
+        >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+        >>> length = torch.tensor([[2.0]], dtype=torch.float64, requires_grad=True)
+        >>> arrays = {"Length": length, "measured": {"value": [0, 0], "expected": [[1.0], [1.5]]}}
+        >>> caspar.torch.residuals(measured, arrays).square().sum().backward()
+        >>> length.grad
+        tensor([[3.]], dtype=torch.float64)
     """
     passed = passed_to_factor(factor, arrays, backend=backend, check=check)
     (found,) = _run(passed)

@@ -63,6 +63,20 @@ def solve(
     Warns:
         UserWarning: In the backward pass, what `Gradient.remarks` says: a singular Hessian, a solve
             that has not converged.
+
+    Example:
+        >>> import caspar
+        >>> import caspar.torch
+        >>> import symforce.symbolic as sf
+        >>> import torch
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> expected = torch.tensor([[1.0], [1.5]], dtype=torch.float64, requires_grad=True)
+        >>> arrays = {"Length": [[0.0]], "measured": {"value": [0, 0], "expected": expected}}
+        >>> caspar.torch.solve(solver, arrays)["Length"].sum().backward()
+        >>> expected.grad
+        tensor([[0.5000],
+                [0.5000]], dtype=torch.float64)
     """
     if not isinstance(solver, Solver | BatchSolver):
         raise InputError(

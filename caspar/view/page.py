@@ -299,6 +299,15 @@ def write_html(scene: Scene, path: FilePath) -> None:
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
         ValueError: `path` is no path.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Spot(sf.V2): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Spot, noise="unit", name="seen"))
+        >>> seen = {"value": [0, 1], "expected": [[1.0, 2.0], [3.0, 4.0]]}
+        >>> result = solver.solve({"Spot": [[0.0, 0.0], [5.0, 5.0]], "seen": seen})
+        >>> caspar.view.write_html(caspar.scene.scene_of_result(result), "spots.html")
     """
     write_file(path, page_of_scene(scene).encode())
 

@@ -17,11 +17,13 @@ def marked_up(lines: list[str]) -> list[str]:
     """The lines as reStructuredText."""
     result: list[str] = []
     example_indent = -1  # of the line that introduces an example
+    in_doctest = False
     for number, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
         if line.strip() and indent <= example_indent:
             example_indent = -1
-        if example_indent >= 0:
+        in_doctest = line.strip() != "" and (in_doctest or line.lstrip().startswith(">>> "))
+        if example_indent >= 0 or in_doctest:
             result.append(line)
         elif _introduces_example(lines, number, indent):
             result.append(f"{_escaped(line)}:")

@@ -285,3 +285,15 @@ class TestWriting:
         wrong = [[1.0], [1.0, 2.0]]
         with pytest.raises(ValueError, match=rf"^BalProblem\.{name}: list cannot be read as"):
             replace(small, **{name: wrong})
+
+
+def test_lists_of_integers_are_numbers() -> None:
+    rows: dict[str, Any] = {
+        "cameras": [[0, 0, 0, 1, 0, 0, -4, 500, 0, 0]],
+        "points": [[1, 2, 3]],
+        "camera_index": [0],
+        "point_index": [0],
+        "pixels": [[1, 2]],
+    }
+    problem = BalProblem(**rows)
+    assert problem.cameras.dtype == problem.points.dtype == problem.pixels.dtype == np.float64

@@ -71,7 +71,7 @@ class BundleAdjustmentOptions:
         >>> import pycolmap
         >>> model = pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions())
         >>> options = caspar.colmap.BundleAdjustmentOptions(
-        ...     refine_focal_length=False, refine_extra_params=False, max_num_iterations=20)
+        ...     max_num_iterations=20, min_track_length=3)
         >>> caspar.colmap.bundle_adjustment(model, options).is_solution_usable()
         True
     """
@@ -169,7 +169,7 @@ class BundleAdjustmentConfig:
         >>> import caspar
         >>> import pycolmap
         >>> model = pycolmap.synthesize_dataset(pycolmap.SyntheticDatasetOptions())
-        >>> config = caspar.colmap.BundleAdjustmentConfig(images={1, 2, 3, 4, 5})
+        >>> config = caspar.colmap.BundleAdjustmentConfig(constant_cam_intrinsics={1})
         >>> caspar.colmap.bundle_adjustment(model, config=config).is_solution_usable()
         True
     """

@@ -32,6 +32,14 @@ class Factor(UserFunction):
         traced: The factor as a solver has traced it, for copies of that solver; None: it is traced
             when a solver is made.
         found: What `caspar.tracing` keeps of it for the next solver.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> distance = caspar.factors.range(sf.V2, sf.V2, noise="unit")
+        >>> distance.function(sf.V2(0, 0), sf.V2(3, 4), sf.V1(4.5))  # also runs on numbers
+        [0.5]
+        <BLANKLINE>
     """
 
     loss: Loss | type[Loss] | None = None
@@ -83,6 +91,17 @@ class Factor(UserFunction):
 
         Raises:
             FactorError: It is no loss.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+            >>> solver = caspar.Solver(measured.with_loss(caspar.loss.Huber))
+            >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [9.0]], "loss_scale": 1.0}
+            >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+            >>> result.values["Length"].round(3)
+            array([[1.55]])
         """
         base = self if self.base is None else self.base
         return Factor(self.function, self.name, self.local_names, loss, base)
@@ -135,6 +154,21 @@ def factor(
 
     Raises:
         FactorError: The argument is not a plain function, or `loss` is no loss.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Line(sf.V2): ...
+        >>> @caspar.factor
+        ... def on_line(line: Annotated[Line, caspar.TunableUnique],
+        ...             x: Annotated[sf.Scalar, caspar.ConstSequential],
+        ...             y: Annotated[sf.Scalar, caspar.ConstSequential]) -> sf.V1:
+        ...     return sf.V1(line[0] * x + line[1] - y)
+        >>> samples = {"x": [0.0, 1.0, 2.0], "y": [1.0, 3.0, 5.0]}
+        >>> result = caspar.Solver(on_line).solve({"Line": [[0.0, 0.0]], "on_line": samples})
+        >>> result.values["Line"].round(3)
+        array([[2., 1.]])
     """
     local_names = dict(sys._getframe(1).f_locals)
 
@@ -194,6 +228,20 @@ def constraint(*, kind: str | ConstraintKind) -> Callable[[Callable[..., Any]], 
     Raises:
         FactorError: The argument is not a plain function.
         OptionError: An unknown kind.
+
+    Example:
+        >>> from typing import Annotated
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Spot(sf.V2): ...
+        >>> @caspar.constraint(kind="zero")
+        ... def on_circle(spot: Annotated[Spot, caspar.TunableShared]) -> sf.V1:
+        ...     return sf.V1(spot.squared_norm() - 25)
+        >>> near = caspar.factors.prior(Spot, noise="unit", name="near")
+        >>> arrays = {"Spot": [[6.0, 8.0]], "on_circle": {"spot": [0]},
+        ...           "near": {"value": [0], "expected": [[6.0, 8.0]]}}
+        >>> caspar.Solver([near, on_circle]).solve(arrays).values["Spot"].round(3)
+        array([[3., 4.]])
     """
     local_names = dict(sys._getframe(1).f_locals)
     must_be: ConstraintKind = choice(ConstraintKind, "kind", kind)

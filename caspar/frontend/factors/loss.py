@@ -43,6 +43,19 @@ class Loss(ABC):
 
     Attributes:
         positive: Parameters of `rho` that must be greater than zero.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> class Root(caspar.loss.Loss):
+        ...     def rho(self, s, scale):
+        ...         return 2 * scale**2 * (sf.sqrt(1 + s / scale**2) - 1)
+        >>> measured = caspar.factors.prior(Length, noise="unit", name="measured").with_loss(Root)
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [9.0]], "loss_scale": 0.5}
+        >>> result = caspar.Solver(measured).solve({"Length": [[0.0]], "measured": values})
+        >>> result.values["Length"].round(2)
+        array([[1.34]])
     """
 
     positive: ClassVar[tuple[str, ...]] = (SCALE,)

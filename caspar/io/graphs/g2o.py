@@ -149,6 +149,14 @@ def read_g2o(
             read, SE2 and SE3 at once, no poses at all, or an information matrix that is not
             positive semidefinite; the message gives the line.
         OptionError: `indefinite` or `unknown` is something else, or `path` is no path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.g2o").write_text("EDGE_SE2 0 1 1.0 2.0 0 4 0 0 4 0 1")
+        >>> graph = caspar.io.read_g2o("pair.g2o")
+        >>> graph.poses.shape, graph.sqrt_information[0].diagonal()
+        ((2, 4), array([2., 2., 1.]))
     """
     return read_graph(path, TAGS, "read_g2o", indefinite, unknown)
 
@@ -211,6 +219,14 @@ def write_g2o(path: FilePath, graph: PoseGraph) -> None:
             is no integer from 0 to 2^63 - 1 or that is there twice, as those of a pose and of a
             landmark, or `path` is no path; nothing is written then.
         OSError: the file cannot be written; the old one is unchanged.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.g2o").write_text("EDGE_SE2 0 1 1.0 2.0 0 4 0 0 4 0 1")
+        >>> caspar.io.write_g2o("copy.g2o", caspar.io.read_g2o("pair.g2o"))
+        >>> Path("copy.g2o").read_text().splitlines()[-1]
+        'EDGE_SE2 0 1 1.0 2.0 0.0 4.0 0.0 0.0 4.0 0.0 1.0'
     """
     path = path_text(path)
     check_g2o(graph)

@@ -54,6 +54,14 @@ def read_gtsam(path: FilePath, *, unknown: UnknownLines = "error") -> PoseGraph:
         FileFormatError: the file does not follow the format, or a covariance is not positive
             definite; the message gives the line.
         OptionError: `unknown` is something else, or `path` is no path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("map.txt").write_text('''ODOMETRY 0 1 1.0 0 0 0.01 0 0 0.01 0 0.01
+        ... LANDMARK 0 5 2.0 1.0 0.04 0 0.04''')
+        >>> caspar.io.read_gtsam("map.txt").counts()
+        {'poses': 2, 'edges': 1, 'landmarks': 1, 'sightings': 1}
     """
     return read_graph(path, TAGS, "read_gtsam", "error", unknown, has_two_numberings=True)
 
@@ -77,6 +85,13 @@ def read_pose_graph(
         FileNotFoundError: there is no such file.
         FileFormatError: the file follows none of the formats; see `read_g2o`.
         OptionError: `indefinite` or `unknown` is something else, or `path` is no path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.g2o").write_text("EDGE_SE2 0 1 1.0 2.0 0 4 0 0 4 0 1")
+        >>> caspar.io.read_pose_graph("pair.g2o").counts()
+        {'poses': 2, 'edges': 1}
     """
     tags = {**G2O_TAGS, **TORO_TAGS, **TAGS}
     return read_graph(path, tags, "read_pose_graph", indefinite, unknown, has_two_numberings=True)

@@ -128,6 +128,16 @@ def read_toro(
         FileNotFoundError: there is no such file.
         FileFormatError: the file does not follow the format; see `read_g2o`.
         OptionError: `indefinite` or `unknown` is something else, or `path` is no path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.graph").write_text('''VERTEX2 0 0 0 0
+        ... VERTEX2 1 1.0 2.0 0
+        ... EDGE2 0 1 1.1 2.0 0 4 0 4 1 0 0''')
+        >>> graph = caspar.io.read_toro("pair.graph")
+        >>> graph.measurement[0, 2:], graph.sqrt_information[0].diagonal()
+        (array([1.1, 2. ]), array([2., 2., 1.]))
     """
     return read_graph(path, TAGS, "read_toro", indefinite, unknown)
 
@@ -144,6 +154,14 @@ def write_toro(path: FilePath, graph: PoseGraph) -> None:
             a number that is not finite; an index or an id that `write_g2o` refuses; or `path` is
             no path. Nothing is written then.
         OSError: the file cannot be written; the old one is unchanged.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import caspar
+        >>> _ = Path("pair.g2o").write_text("EDGE_SE2 0 1 1.0 2.0 0 4 0 0 4 0 1")
+        >>> caspar.io.write_toro("pair.graph", caspar.io.read_g2o("pair.g2o"))
+        >>> Path("pair.graph").read_text().splitlines()[-1]
+        'EDGE2 0 1 1.0 2.0 0.0 4.0 0.0 4.0 1.0 0.0 0.0'
     """
     path = path_text(path)
     check_toro(graph)

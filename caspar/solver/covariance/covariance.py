@@ -76,6 +76,20 @@ class Covariance:
         residual_variance: Sum of squared residuals / degrees_of_freedom; NaN if there are none.
         is_scaled: Whether covariances have been multiplied by `residual_variance`.
         method: How the inverse was found, in words.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Place(sf.V1): ...
+        >>> start = caspar.factors.prior(Place, noise="unit", name="start")
+        >>> step = caspar.factors.between(Place, noise="unit", name="step")
+        >>> arrays = {"Place": [[0.0], [2.0]], "start": {"value": [0], "expected": [[0.0]]},
+        ...           "step": {"a": [0], "b": [1], "a_from_b": [[2.0]]}}
+        >>> covariance = caspar.Solver([start, step]).covariance(arrays, {"Place": "all"})
+        >>> covariance["Place"].ravel().round(3), covariance.cross("Place", 0, "Place", 1).round(3)
+        (array([1., 2.]), array([[1.]]))
+        >>> covariance.correlation("Place", 0, "Place", 1).round(3)
+        array([[0.707]])
     """
 
     instances: Mapping[str, NDArray[np.int64]]

@@ -23,6 +23,17 @@ class Gradient:
         damping: What was added to the diagonal of a singular Hessian, relative to it; 0: nothing.
         remarks: What limits the meaning of the numbers, with advice; empty if nothing does.
         arrays: What `gradient[name]` returns, by the names of node types and factors.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0], "expected": [[1.0], [1.5]], "weight": [1.0, 1.0]}
+        >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+        >>> gradient = solver.gradient(result, {"Length": [[1.0]]})
+        >>> gradient["measured"]["weight"].round(3)
+        array([-0.125, 0.125])
     """
 
     hessian: str

@@ -22,6 +22,17 @@ class Recording:
     Attributes:
         records: Of the accepted steps, in order.
         values: For each of them the values by node type, NumPy arrays of their own.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+        >>> recording = caspar.Recording()
+        >>> result = solver.solve({"Length": [[0.0]], "measured": values}, on_iteration=recording)
+        >>> recording.values[-1]["Length"].round(3)
+        array([[1.2]])
     """
 
     def __init__(self) -> None:

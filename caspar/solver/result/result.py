@@ -62,7 +62,17 @@ class ValuesReader:
 
 
 class SolveStatus(Enum):
-    """The outcome of a solve; its value says why, and what to do."""
+    """The outcome of a solve; its value says why, and what to do.
+
+    Example:
+        >>> import caspar
+        >>> status = caspar.SolveStatus.TIME_LIMIT
+        >>> status.is_success
+        False
+        >>> print(status.value)
+        The solve reached max_time_s before it converged. Raise max_time_s, or solve again from
+        these values.
+    """
 
     CONVERGED_COST = "The cost no longer decreases by more than the tolerance."
     CONVERGED_GRADIENT = "The gradient vanishes, as far as rounding tells."
@@ -134,6 +144,16 @@ class IterationRecord:
         reason: Why a step was rejected; empty where it was accepted.
         time_s: Seconds since the start of the iterations.
         reader: Reads the values, for `values`; None in the records of a result.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+        >>> arrays = {"Length": [[0.0]], "measured": values}
+        >>> solver.solve(arrays, on_iteration=lambda record: record.cost < 1.0).status.name
+        'STOPPED'
     """
 
     iteration: int
@@ -319,6 +339,20 @@ class SolveResult:
         too_narrow: Why a solve in mixed precision goes on in float64; empty in what is returned.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
             the report shows them.
+
+    Example:
+        >>> import caspar
+        >>> import symforce.symbolic as sf
+        >>> class Length(sf.V1): ...
+        >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+        >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+        >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+        >>> result.status.is_success, round(result.final_cost, 3)
+        (True, 0.07)
+        >>> print(result)
+        status        CONVERGED_...
+        cost          2.2300000 -> 0.070000000 (31.9 times lower)
+        ...
     """
 
     status: SolveStatus
@@ -368,6 +402,18 @@ class SolveResult:
         Raises:
             InputError: There is no such factor; the arrays have changed; or this result is a copy,
                 which does not hold them.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+            >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+            >>> result.residuals("measured").round(3)
+            array([[ 0.2],
+                   [ 0.1],
+                   [-0.3]])
         """
         return self._evaluation.residuals(factor)
 
@@ -382,6 +428,17 @@ class SolveResult:
 
         Raises:
             InputError: As `residuals`.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> measured = caspar.factors.prior(Length, noise="unit", name="measured")
+            >>> solver = caspar.Solver(measured.with_loss(caspar.loss.Huber))
+            >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [9.0]]}
+            >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+            >>> result.weights("measured").round(2)
+            array([1.  , 1.  , 0.13])
         """
         return self._evaluation.weights(factor)
 
@@ -414,6 +471,19 @@ class SolveResult:
 
         Raises:
             InputError: There is no such node type, or it is no dataclass.
+
+        Example:
+            >>> from dataclasses import dataclass
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> @dataclass
+            ... class Clock:
+            ...     offset: sf.Scalar
+            ...     drift: sf.Scalar
+            >>> solver = caspar.Solver(caspar.factors.prior(Clock, noise="unit"))
+            >>> arrays = {"Clock": [[0.0, 0.0]], "prior": {"value": [0], "expected": [[3.0, 0.5]]}}
+            >>> solver.solve(arrays).values_of("Clock")["drift"].round(3)
+            array([0.5])
         """
         return values_by_field(self.values, self.fields, name)
 
@@ -445,9 +515,28 @@ class SolveResult:
             InputError: No node type has a place; or this result is a copy.
             MissingPackageError: plotly is not installed.
             OSError: The file cannot be written; the old one is unchanged.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Spot(sf.V2): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Spot, noise="unit", name="seen"))
+            >>> seen = {"value": [0, 1], "expected": [[1.0, 2.0], [3.0, 4.0]]}
+            >>> result = solver.solve({"Spot": [[0.0, 0.0], [5.0, 5.0]], "seen": seen})
+            >>> result.to_html("spots.html")
         """
         caspar.view.write_html(caspar.scene.scene_of_result(self, recording), path)
 
     def plot(self) -> "caspar.plot.Figure":
-        """The cost over iterations and over time; a notebook shows it as an image."""
+        """The cost over iterations and over time; a notebook shows it as an image.
+
+        Example:
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Length(sf.V1): ...
+            >>> solver = caspar.Solver(caspar.factors.prior(Length, noise="unit", name="measured"))
+            >>> values = {"value": [0, 0, 0], "expected": [[1.0], [1.1], [1.5]]}
+            >>> result = solver.solve({"Length": [[0.0]], "measured": values})
+            >>> result.plot().savefig("convergence.png")
+        """
         return caspar.plot.plot_convergence(self)

@@ -6,7 +6,6 @@ Cost tier: once for each end; most return at once unless the end is of their kin
 from collections.abc import Sequence
 
 from caspar.solver.lm.checks import (
-    candidates,
     faults,
     free_values,
     linear_solves,
@@ -35,7 +34,7 @@ AT_THE_END: tuple[Check, ...] = (
     faults.check,  #          INITIAL_COST_NOT_FINITE, DERIVATIVES_NOT_FINITE: remark
     mixed_precision.check,  # goes on in float64
     linear_solves.check,  #   remark
-    candidates.check,  #      DAMPING_LIMIT: remark
+    faults.candidates,  #     DAMPING_LIMIT: remark
     promises.remarks,  #      success, DAMPING_LIMIT: remark
     rounding.check,  #        remark
     free_values.check,  #     remark
