@@ -43,6 +43,9 @@ SHOWN = 0.1
 MOST_NAMED = 3
 """Nodes of a type that are named."""
 
+MOST_DIRECTIONS = 4
+"""Directions without curvature that are looked at. Of more, one more is kept, to tell."""
+
 Numbers = NDArray[np.float64]
 
 Direction = Mapping[str, Numbers]
@@ -248,7 +251,7 @@ def _ways(
         lengths: As of `_lengths`.
     """
     found, units = [], np.where(lengths > 0.0, lengths, 1.0)
-    for row, column in np.argwhere(is_free).tolist():
+    for row, column in np.argwhere(is_free)[: MOST_DIRECTIONS + 1].tolist():
         added = np.zeros((node.count, node.node.tangent_dim))
         added[row] = directions[row, :, column] / units[row]
         found.append(direction_of(plan, {node.node.name: added}))

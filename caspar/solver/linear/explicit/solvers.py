@@ -22,7 +22,13 @@ from caspar.solver.linear.explicit.system import ExplicitSystem
 from caspar.solver.normal.blocks import Entries
 from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.system.launches import Binder
-from caspar.solver.system.lone_promises import SHOWN, Promises, direction_of, joint_texts
+from caspar.solver.system.lone_promises import (
+    MOST_DIRECTIONS,
+    SHOWN,
+    Promises,
+    direction_of,
+    joint_texts,
+)
 
 
 class DenseSolver:
@@ -308,7 +314,8 @@ class OrthogonalSolver:
         shares = (self._qr.matrix @ self._qr.rhs) * solution * self._qr.lengths
         null_space = self._qr.null_space()
         moved = np.any(np.abs(null_space) > SHOWN, axis=0)
-        steps = null_space / self._qr.lengths * self._backend.to_host(self._system.scale)
+        steps = null_space[: MOST_DIRECTIONS + 1] / self._qr.lengths
+        steps = steps * self._backend.to_host(self._system.scale)
         ways = [direction_of(self._plan, self._by_node(one)) for one in steps]
         return Promises(
             float(squares.sum()),

@@ -4,7 +4,8 @@ A sum of like terms whose start values are equal is an example. Their columns of
 the same, so no step tells the terms apart, and the iterations end at the best fit of equal terms
 (`test_two_terms_that_start_equal`). Residuals at a maximum, such as x^2 - 1 at 0, are another.
 
-Cost: some evaluations of the cost, of small problems that leave a few directions open.
+Cost: two evaluations of the cost for each direction and each pair of them, of small problems that
+leave a few directions open.
 """
 
 import numpy as np
@@ -14,10 +15,7 @@ from caspar.solver.lm.course import LEAST_GAINED, Course, Judgment
 from caspar.solver.lm.steps import AskRounding
 from caspar.solver.plan.plan import Plan
 from caspar.solver.system.candidates import write_added
-from caspar.solver.system.lone_promises import Direction, numbers_of
-
-MOST_DIRECTIONS = 4
-"""That are looked at; two evaluations of the cost for each, and for each pair."""
+from caspar.solver.system.lone_promises import MOST_DIRECTIONS, Direction, numbers_of
 
 MANY_ROUNDINGS = 256.0
 """By which the cost has to fall at the first step, at least."""
