@@ -48,7 +48,7 @@ class Page(HTMLParser):
                 continue
             if name == "id":
                 self.anchors.add(value)
-            elif (tag, name) in (("a", "href"), ("img", "src")):
+            elif (tag, name) in (("a", "href"), ("img", "src"), ("iframe", "src")):
                 self.links.append(value)
 
 

@@ -48,6 +48,7 @@ extensions = [
     "gallery",
     "names",
     "reference",
+    "scene",
     "sources",
 ]
 
