@@ -37,6 +37,15 @@ def square(number: Annotated[Number, caspar.TunableShared]) -> sf.V1:
     return sf.V1(number[0] ** 2 - 2)
 
 
+class Other(sf.V1):
+    """Another number."""
+
+
+@caspar.factor
+def other_square(other: Annotated[Other, caspar.TunableShared]) -> sf.V1:
+    return sf.V1(other[0] ** 2 - 3)
+
+
 @caspar.factor
 def product(
     one: Annotated[Number, caspar.TunableShared], other: Annotated[Number, caspar.TunableShared]
@@ -94,6 +103,18 @@ def test_a_saddle_of_two_nodes_is_left(backend: str) -> None:
     assert result.status.is_success
     assert result.final_cost < 1e-20
     assert np.prod(result.values["Number"]) == pytest.approx(6.0, rel=1e-9)
+
+
+@ON_BACKENDS
+def test_directions_of_different_types(backend: str) -> None:
+    """A number of each of two types starts at a maximum, in one solve."""
+    factors = [square, other_square]
+    solver = caspar.Solver(factors, backend=backend, precision="float64", linear_solver="qr")
+    arrays: Arrays = {"Number": [[0.0]], "square": {"number": [0]}}
+    arrays |= {"Other": [[0.0], [1.0]], "other_square": {"other": [0, 1]}}
+    result = solver.solve(arrays)
+    assert result.status.is_success
+    assert result.final_cost < 1e-20
 
 
 def without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ leave a few directions open.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.equations.parts import NodePart
 from caspar.solver.lm.course import LEAST_GAINED, Course, Judgment
@@ -91,8 +92,12 @@ def _falling(
 
 
 def _sum(parts: tuple[tuple[float, Direction], ...]) -> Direction:
-    names = parts[0][1]
-    return {name: np.sum([share * one[name] for share, one in parts], axis=0) for name in names}
+    """The sum of directions times their shares; each may move other node types."""
+    total: dict[str, NDArray[np.float64]] = {}
+    for share, way in parts:
+        for name, one in way.items():
+            total[name] = total[name] + share * one if name in total else share * one
+    return total
 
 
 def _size(plan: Plan, directions: tuple[Direction, ...]) -> float:
