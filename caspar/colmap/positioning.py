@@ -20,6 +20,8 @@ import numpy as np
 import symforce.symbolic as sf
 from numpy.typing import NDArray
 
+from caspar.colmap.adjust.observations import used_rows
+from caspar.colmap.adjust.solve_arrays import node_index
 from caspar.colmap.arguments import options_given
 from caspar.colmap.averaging import sensor_poses
 from caspar.colmap.model import NO_POINT, Model, owners_of, rows_of
@@ -173,10 +175,9 @@ def sights_of(reconstruction: Any, min_views: int) -> Sights:
     model = model_of(reconstruction)
     images = model.images
     owners = owners_of(images.offsets)
-    image_ids = images.ids.tolist()
     poses = {
         row: _pose(reconstruction.image(one))
-        for row, one in enumerate(image_ids)
+        for row, one in enumerate(images.ids.tolist())
         if reconstruction.image(one).has_pose
     }
     is_posed = np.zeros(len(images.ids), bool)
@@ -188,8 +189,8 @@ def sights_of(reconstruction: Any, min_views: int) -> Sights:
     counts = np.bincount(point_of[is_finite], minlength=len(model.points.ids))
     taken = np.flatnonzero(is_finite & (counts[point_of] >= min_views))
     rows, rays, point_of = rows[taken], rays[taken], point_of[taken]
-    points, point_of = _used(point_of, len(model.points.ids))
-    used, image_of = _used(owners[rows], len(images.ids))
+    points, used = used_rows(point_of), used_rows(owners[rows])
+    point_of, image_of = node_index(points, point_of), node_index(used, owners[rows])
     at = [poses[one] for one in used.tolist()]
     frames, first, frame_of = np.unique(
         [one.frame_id for one in at], return_index=True, return_inverse=True
@@ -206,13 +207,6 @@ def sights_of(reconstruction: Any, min_views: int) -> Sights:
         offsets=np.array([one.offset for one in at]).reshape(-1, 3)[image_of],
         weights=np.array([one.weight for one in at])[image_of],
     )
-
-
-def _used(rows: Integers, count: int) -> tuple[Integers, Integers]:
-    """Rows of `count` that are named, in order, and where among them each one is."""
-    is_used = np.zeros(count, bool)
-    is_used[rows] = True
-    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[rows]
 
 
 @dataclass(frozen=True)

@@ -177,8 +177,8 @@ class Chooser:
             InputError: No factor has instances.
         """
         recipe = self._of_instances(problem)
-        most = recipe.limits.min_constant_nodes
-        held = types_to_hold(recipe.factors, problem, most) if len(problem.free) > 0 else ()
+        least = recipe.limits.min_constant_nodes
+        held = types_to_hold(recipe.factors, problem, least) if len(problem.free) > 0 else ()
         given, recipe = recipe.factors, self._with_masks(recipe, problem, held)
         if precision is not None:
             recipe = replace(recipe, precision=precision)

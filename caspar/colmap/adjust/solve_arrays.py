@@ -298,7 +298,7 @@ def _factors(
 
 def node_index(nodes: Integers, rows: Integers) -> Integers:
     """Return where each row stands among ascending rows that contain it."""
-    places = np.zeros(int(nodes[-1]) + 1, np.int64)
+    places = np.zeros(int(nodes.max(initial=-1)) + 1, np.int64)
     places[nodes] = np.arange(len(nodes))
     index: Integers = places[rows]
     return index

@@ -83,7 +83,7 @@ def solved(
         verbose: As of `caspar.Solver.solve`.
         on_iteration: As of `caspar.Solver.solve`.
         shares_kernels: Whether the kernels are those of other adjustments that hold something else,
-            or nothing. They read masks then, which takes a few per cent of an iteration.
+            or nothing. They read masks then, and held points are eliminated: solves take longer.
     """
     method = _method(problem, parts, options)
     limits = MASKS if shares_kernels else None

@@ -19,10 +19,14 @@ from caspar.solver.system.candidates import write_added
 from caspar.solver.system.lone_promises import MOST_DIRECTIONS, Direction, numbers_of
 
 MANY_ROUNDINGS = 256.0
-"""By which the cost has to fall at the first step, at least."""
+"""Of the cost in its type, by which a second difference has to be negative, at least."""
+
+ROUNDINGS_OF_A_CURVATURE = 8.0
+"""By which a second difference has to be negative: it has four costs, each of which is rounded, and
+some draws tell a rounding to a factor of two."""
 
 LONGER, MOST_STEPS = 4.0, 12
-"""Each further step is so many times as long, as long as the cost falls."""
+"""Each further step is this many times longer, until the cost falls no more."""
 
 
 def check(course: Course) -> Judgment | None:
@@ -38,7 +42,7 @@ def check(course: Course) -> Judgment | None:
     if found is None:
         return None
     way, length, lowest = found
-    cost_of(course, way, length)
+    _cost_of(course, way, length)
     system.accept()
     system.score()
     course.state = course.state._replace(cost=lowest)
@@ -46,7 +50,7 @@ def check(course: Course) -> Judgment | None:
     return Judgment(goes_on=True)
 
 
-def cost_of(course: Course, way: Direction, length: float) -> float:
+def _cost_of(course: Course, way: Direction, length: float) -> float:
     """The cost if nodes were moved so far along a direction."""
     write_added(course.system.plan, {name: length * one for name, one in way.items()})
     return course.system.candidate_cost()
@@ -59,12 +63,12 @@ def _falling(
     plan = course.system.plan
     rounding = float(np.finfo(course.system.values_type.value).eps)
     step = rounding**0.25 * _size(plan, directions)
-    here = cost_of(course, directions[0], 0.0)
+    here = _cost_of(course, directions[0], 0.0)
     change = course.rounding_change(AskRounding.LAST_DIGIT, course.cost)
-    least = max(MANY_ROUNDINGS * rounding * here, 8.0 * change)
+    least = max(MANY_ROUNDINGS * rounding * here, ROUNDINGS_OF_A_CURVATURE * change)
 
     def curvature(way: Direction) -> float:
-        return cost_of(course, way, step) + cost_of(course, way, -step) - 2.0 * here
+        return _cost_of(course, way, step) + _cost_of(course, way, -step) - 2.0 * here
 
     count = len(directions)
     second = np.zeros((count, count))
@@ -83,7 +87,7 @@ def _falling(
     for sign in (1.0, -1.0):
         length = sign * step
         for _ in range(MOST_STEPS):
-            cost = cost_of(course, way, length)
+            cost = _cost_of(course, way, length)
             if not cost < lowest:
                 break
             best, lowest = length, cost
