@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 
 
 class Late:
@@ -18,8 +18,7 @@ class Late:
 
     Attributes:
         now: Returns what it is at present.
-        address: Returns where it begins, of an array of the host, where that is known without it;
-            None: it is not.
+        address: Returns where it begins, if that is known without the array; None: it is not.
     """
 
     __slots__ = ("address", "now")
@@ -30,11 +29,11 @@ class Late:
 
     @property
     def number(self) -> int:
-        """The number that a launch on the host passes: an integer, or an array's address."""
+        """The number that a launch passes: an integer, or an array's address."""
         if self.address is not None:
             return self.address()
         value = self.now()
-        return value if isinstance(value, int) else int(value.ctypes.data)
+        return value if isinstance(value, int) else address(value)
 
 
 class Lates:

@@ -1,11 +1,110 @@
-"""Values that a launch passes for a kernel's parameters, and its number of blocks."""
+"""The arguments that a launch passes to a kernel, and its number of blocks.
+
+Cost tier: once for a plan; `BoundLaunch.bind_again` once for a plan that takes its place.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
 
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.memory.access import TILES
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.memory.binding import Binding, Late, at_present
+from caspar.runtime.backend import Kernel, LateNumbers
+
+AnyKernel = TypeVar("AnyKernel")
+
+
+@dataclass
+class BoundLaunch(Generic[AnyKernel]):
+    """A kernel with its parameters. Those that are late can be looked up again.
+
+    Attributes:
+        kernel: The kernel.
+        table: (num_params,) int64: addresses and integers.
+        num_blocks: Blocks in x; on the CPU calls.
+        sources: What the table is made of.
+        chosen: Which kernel it is at present; None: always the same.
+        size: Items, or groups of node tiles; None: always as many blocks.
+    """
+
+    kernel: AnyKernel
+    table: NDArray[np.int64]
+    num_blocks: int
+    sources: Sequence[int | Array | Late]
+    chosen: Late | None = None
+    size: Late | None = None
+
+    def __post_init__(self) -> None:
+        """Find what is late."""
+        self._late = [
+            (place, one) for place, one in enumerate(self.sources) if isinstance(one, Late)
+        ]
+        self._entries = self.table.data  # which take single numbers sooner than arrays do
+        self._bound_by: LateNumbers | None = None
+
+    @property
+    def values(self) -> tuple[int | Array, ...]:
+        """The values that are passed at present."""
+        return tuple(map(at_present, self.sources))
+
+    def without(self, arrays: Sequence[Array]) -> Self:
+        """The same, but it does not keep some arrays alive."""
+        kept = [0 if any(one is array for array in arrays) else one for one in self.sources]
+        return replace(self, sources=kept)
+
+    def set_address(self, number: int, address: int) -> None:
+        """Pass another address: it is read when the kernel is launched."""
+        self.table[number] = address
+
+    def bind_again(self, numbers: LateNumbers) -> None:
+        """Write what is late anew; `numbers` has what was looked up already."""
+        if self._bound_by is numbers:
+            return  # as part of another sequence
+        self._bound_by = numbers
+        for place, late in self._late:
+            self._entries[place] = _looked_up(late, numbers)
+        if self.chosen is not None:
+            self.kernel = self.chosen.now()
+        if self.size is not None:
+            own: Any = self.kernel
+            size = _looked_up(self.size, numbers)
+            self.num_blocks = _num_blocks(own.source, size, own.block_size)
+
+
+def _looked_up(late: Late, numbers: LateNumbers) -> int:
+    number = numbers.get(late)
+    if number is None:
+        number = numbers[late] = late.number
+    return number
+
+
+def bound_parts(
+    chosen: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
+) -> tuple[Any, ...]:
+    """The fields of a `BoundLaunch` for `count` items."""
+    kernel: Kernel = at_present(chosen)
+    source = kernel.source
+    sources = parameter_sources(source.params, bindings, count)
+    size = bindings[TILES].length if source.tiled else count
+    late = [one if isinstance(one, Late) else None for one in (chosen, size)]
+    num_blocks = _num_blocks(source, at_present(size), kernel.block_size)
+    return kernel, parameter_table(sources), num_blocks, sources, *late
+
+
+def parameter_table(sources: Sequence[int | Array | Late]) -> NDArray[np.int64]:
+    """Return (n,) parameters of a launch: integers, and addresses of arrays."""
+    numbers = [one.number if isinstance(one, Late) else _number(one) for one in sources]
+    return np.array(numbers, dtype=np.int64)
+
+
+def _number(value: int | Array) -> int:
+    return value if isinstance(value, int) else address(value)
 
 
 def parameter_values(
@@ -40,7 +139,10 @@ def bound_blocks(
     source: KernelSource, bindings: Mapping[str, Binding], count: int | Late, block_size: int
 ) -> int:
     """Blocks (on the CPU calls) of a launch: one for each tile, or group of node tiles."""
-    if source.tiled:
-        num_groups: int = at_present(bindings[TILES].length)
-        return num_groups
-    return source.num_blocks(at_present(count), block_size)
+    size = bindings[TILES].length if source.tiled else count
+    return _num_blocks(source, at_present(size), block_size)
+
+
+def _num_blocks(source: KernelSource, size: int, block_size: int) -> int:
+    """Blocks for so many items, or groups of node tiles."""
+    return size if source.tiled else source.num_blocks(size, block_size)

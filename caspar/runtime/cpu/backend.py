@@ -54,12 +54,12 @@ from caspar.runtime.cpu.launch import (
     CpuLaunch,
     CpuScalars,
     CpuSequence,
-    bound_launch,
 )
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
 )
+from caspar.runtime.parameters import bound_parts
 from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.traits import CPU_TRAITS
@@ -208,7 +208,7 @@ class CpuBackend(CpuIndexing):
         self, kernel: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
     ) -> Launch:
         """Fill the parameter table."""
-        return bound_launch(kernel, bindings, count)
+        return CpuLaunch(*bound_parts(kernel, bindings, count))
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""

@@ -17,8 +17,8 @@ from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.launch import CpuFunction, CpuLaunch, CpuSequence
 
 MOST_TILES = 200
-"""Of all launches of a step. With more the host's part in a step is small, and users wait to see
-what goes on."""
+"""Tiles of all launches of a step, at most. With more, the host's part in a step is small, and
+users want to see the progress."""
 
 MOST_STEPS = 64
 """Steps of a run at most: between two of them Ctrl-C is noticed."""
@@ -47,7 +47,7 @@ class CpuPlainSteps:
 
     def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
         """See `PlainSteps`."""
-        if sum(launch.num_tiles for launch in self._step) > MOST_TILES:
+        if sum(launch.num_blocks for launch in self._step) > MOST_TILES:
             return False
         places = np.concatenate([np.zeros(0, dtype=np.int64), *map(_addresses, diagonals)])
         arrays = (self._numbers, self._rows, places)

@@ -12,7 +12,7 @@ import cupy
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.memory.array import Array
-from caspar.memory.binding import Binding, Late, at_present
+from caspar.memory.binding import Binding, Late
 from caspar.runtime.backend import (
     Kernel,
     Launch,
@@ -22,7 +22,7 @@ from caspar.runtime.backend import (
 )
 from caspar.runtime.cuda.compile.compilation import Compilation, compilation
 from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_usage, resident_blocks
-from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence, parameter_table
+from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence
 from caspar.runtime.cuda.loop.loop import (
     CudaLoop,
     fits_device,
@@ -37,7 +37,7 @@ from caspar.runtime.factorization import (
     SparseFactorization,
 )
 from caspar.runtime.nvidia.usage import KernelUsage
-from caspar.runtime.parameters import bound_blocks, parameter_values
+from caspar.runtime.parameters import bound_parts
 from caspar.runtime.traits import CUDA_TRAITS
 
 WAVES_THAT_PAY = 2
@@ -84,17 +84,13 @@ class CudaBackend(CudaIndexing):
         self, kernel: Kernel | Late, bindings: Mapping[str, Binding], count: int | Late
     ) -> Launch:
         """Fix grid and arguments."""
-        kernel = at_present(kernel)
-        assert isinstance(kernel, CudaKernel)
-        source = kernel.source
-        values = parameter_values(source.params, bindings, count)
-        places, table = parameter_table(values)
-        num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
-        grid = (num_blocks, source.num_layers, 1)
-        call = (kernel.function.address, *grid, kernel.block_size, 1, 1, 0)
-        if not kernel.is_settled and num_blocks > WAVES_THAT_PAY * self.resident_blocks(kernel):
-            self._compilation.search.add(source, kernel.block_size)
-        return CudaLaunch(call, table.ctypes.data, places, tuple(values), kernel, table)
+        launch = CudaLaunch(*bound_parts(kernel, bindings, count))
+        bound = launch.kernel
+        if not bound.is_settled and launch.num_blocks > WAVES_THAT_PAY * self.resident_blocks(
+            bound
+        ):
+            self._compilation.search.add(bound.source, bound.block_size)
+        return launch
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""

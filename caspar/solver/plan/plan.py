@@ -12,7 +12,7 @@ from caspar.equations.solver_form import couples_one_type
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.partials import MAX_SLOTS, num_slots
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.solver.limits import Limits
@@ -297,13 +297,13 @@ class Plan:
         return tuple(plan for plan in self.nodes if plan.is_eliminated)
 
     def address(self, key: ArrayKey) -> int:
-        """Return the address of an array, on the host."""
+        """Return the address of an array."""
         return self._first_address + self.arena.regions[key].first_byte
 
     @cached_property
     def _first_address(self) -> int:
         first = self.arena.regions[SolverPart.SCALARS].first_byte
-        return int(self.memory[SolverPart.SCALARS].ctypes.data) - first
+        return address(self.memory[SolverPart.SCALARS]) - first
 
     def scratch(self) -> Scratch:
         """Memory that is free while values are brought in or out."""

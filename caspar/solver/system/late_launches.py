@@ -151,7 +151,8 @@ class Conversions:
         backend, region = plan.library.backend, plan.memory[key]
         if known is not None and known.sequence is not None:
             known.sequence.bind_again({})
-            made = self._known[direction, key] = known._replace(region=region)
+            run = backend.runner([known.launch])
+            made = self._known[direction, key] = known._replace(region=region, run=run)
             return made
         spec = ConvertSpec(direction, int(rows.shape[1]), _type_of(region.dtype))
         num_rows = Late(lambda: len(given.now))
@@ -165,8 +166,7 @@ class Conversions:
             backend.runner([launch])()
             return None
         launch = launch.without([rows])
-        sequence = backend.sequence([launch])
+        sequence, run = backend.sequence([launch]), backend.runner([launch])
         late = sequence if isinstance(sequence, LateSequence) else None
-        run = backend.runner([launch]) if late is None else late.run
         made = self._known[direction, key] = _Conversion(launch, places[0], run, region, late)
         return made

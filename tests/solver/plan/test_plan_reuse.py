@@ -151,17 +151,19 @@ def num_renewed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: len(renewed)
 
 
+@ON_BACKENDS
 @pytest.mark.filterwarnings("ignore:node type")
 @pytest.mark.parametrize(
     ("mix", "linear_solver"), [(mix, name) for mix in MIXES for name in solver_names(mix)]
 )
 def test_launches_are_bound_again(
-    mix: str, linear_solver: str, num_renewed: Callable[[], int]
+    mix: str, linear_solver: str, backend: str, num_renewed: Callable[[], int]
 ) -> None:
     """For more structures than are kept; results are those of a system that was made for each."""
+    require_library(linear_solver, backend)
     _, arrays = problem_of(mix)
     jacobian = "stored" if len(mix) % 2 == 0 else "recompute"
-    choices = {"linear_solver": linear_solver, "jacobian": jacobian}
+    choices = {"linear_solver": linear_solver, "jacobian": jacobian, "backend": backend}
     made, given = fresh(mix, **choices), structures(arrays)
     for one in given:
         made.solve(one, max_iterations=3)

@@ -16,8 +16,9 @@ import cupy
 from cuda.bindings import driver
 
 from caspar.errors import BackendError
+from caspar.memory.array import address
 from caspar.runtime.cuda.launch.bound_kernel import overlap
-from caspar.runtime.cuda.launch.launch import CudaLaunch, address
+from caspar.runtime.cuda.launch.launch import CudaLaunch
 
 FIRST_CAPABILITY = 90
 """Of the devices that have such launches: 9.0."""
@@ -51,7 +52,7 @@ def launch_early(launch: CudaLaunch) -> None:
     config.hStream = cupy.cuda.get_current_stream().ptr
     config.attrs = _attributes(is_cooperative=launch.is_cooperative)
     config.numAttrs = len(config.attrs)
-    (result,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), launch.table, 0)
+    (result,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), launch.parameters, 0)
     if result != driver.CUresult.CUDA_SUCCESS:
         raise BackendError(f"{launch.bound.source.name}: no dependent launch: {result.name}")
 

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import cupy
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from caspar.errors import CasparError
 from caspar.memory.array import Array
+from caspar.runtime.backend import LateNumbers
 from caspar.runtime.cuda.compile.kernel import CudaKernel
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.nvidia.limits import launch_refusal
+from caspar.runtime.parameters import BoundLaunch
 
 RUNS_PER_GRAPH = 8
 """Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much
@@ -25,46 +27,44 @@ EAGER_GROUPS = 2
 """Groups of runs after which the flag is read at once."""
 
 
-@dataclass(frozen=True)
-class CudaLaunch:
+@dataclass
+class CudaLaunch(BoundLaunch[CudaKernel]):
     """A kernel with grid, block and arguments.
 
     Launched through CuPy's wrapper of the driver, 3.8 us a launch; calling its `RawKernel` takes
     5 to 7 (H200, eight parameters).
 
     Attributes:
-        call: Function, grid, block and shared memory, as the driver takes them.
-        table: Address of the table of the parameters' addresses.
-        places: (num_params,) the parameters: 8 bytes each, integers in the lower half.
-        values: What the parameters were made of.
-        kernel: What is launched.
-        addresses: (num_params,) the table.
         is_cooperative: Whether its blocks wait for each other, and are no cluster.
+        call: Function, grid, block and shared memory, as the driver takes them.
+        parameters: Address of the table of the parameters' addresses. Each parameter has 8 bytes;
+            an integer is read from its lower half.
     """
 
-    call: tuple[int, ...]
-    table: int
-    places: NDArray[np.uint64]
-    values: tuple[int | Array, ...]
-    kernel: CudaKernel
-    addresses: NDArray[np.uint64]
     is_cooperative: bool = False
+
+    def __post_init__(self) -> None:
+        """Note what the driver takes."""
+        super().__post_init__()
+        first, size = self.table.ctypes.data, self.table.itemsize
+        self._addresses = first + size * np.arange(len(self.table), dtype=np.uint64)
+        self.parameters: int = self._addresses.ctypes.data
+        self.call = self._called()
+
+    def _called(self) -> tuple[int, ...]:
+        kernel = self.kernel
+        grid = (self.num_blocks, kernel.source.num_layers, 1)
+        return (kernel.function.address, *grid, kernel.block_size, 1, 1, 0)
 
     @property
     def bound(self) -> BoundKernel:
         """The bound kernel that it launches."""
-        return BoundKernel(self.kernel.source, self.kernel.block_size, self.call[1], self.values)
+        return BoundKernel(self.kernel.source, self.kernel.block_size, self.num_blocks, self.values)
 
-    def without(self, arrays: Sequence[Array]) -> "CudaLaunch":
-        """The same, but it does not keep some arrays alive."""
-        kept = tuple(
-            0 if any(value is array for array in arrays) else value for value in self.values
-        )
-        return replace(self, values=kept)
-
-    def set_address(self, number: int, address: int) -> None:
-        """Pass another address: the driver copies parameters when a kernel is launched."""
-        self.places[number] = address
+    def bind_again(self, numbers: LateNumbers) -> None:
+        """Write what is late anew."""
+        super().bind_again(numbers)
+        self.call = self._called()
 
     def run(self) -> None:
         """Enqueue on the current stream.
@@ -75,9 +75,9 @@ class CudaLaunch:
         stream = cupy.cuda.get_current_stream().ptr
         try:
             if self.is_cooperative:
-                driver.launchCooperativeKernel(*self.call, stream, self.table)
+                driver.launchCooperativeKernel(*self.call, stream, self.parameters)
             else:
-                driver.launchKernel(*self.call, stream, self.table, 0)
+                driver.launchKernel(*self.call, stream, self.parameters, 0)
         except driver.CUDADriverError as error:
             raise refusal(self.kernel, str(error)) from error
 
@@ -91,25 +91,6 @@ def refusal(kernel: CudaKernel, error: str) -> CasparError:
         lambda: (function.registers, function.shared_bytes),
         error,
     )
-
-
-def address(array: Array) -> int:
-    """Return the address of an array on the device."""
-    return int(array.data.ptr)
-
-
-def parameter_table(
-    values: Sequence[int | Array],
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return (n,) parameters of a launch and (n,) their addresses, as the driver takes them.
-
-    A parameter has 8 bytes; an integer is read from its lower half.
-    """
-    places = np.array(
-        [value & 0xFFFFFFFF if isinstance(value, int) else address(value) for value in values],
-        dtype=np.uint64,
-    )
-    return places, places.ctypes.data + places.itemsize * np.arange(len(places), dtype=np.uint64)
 
 
 class Enqueued(Protocol):
@@ -167,14 +148,22 @@ class CudaSequence:
             self._once = self._capture(1)
         return self._once
 
+    def bind_again(self, numbers: LateNumbers) -> None:
+        """See `LateSequence`: graphs keep parameters, and are captured anew when they run."""
+        for launch in self._launches:
+            assert isinstance(launch, CudaLaunch)
+            launch.bind_again(numbers)
+        self._once = self._several = None
+
     def run(self) -> None:
         """Enqueue every launch once."""
         self.graph.launch(stream=self._stream)
 
     def prepare_groups(self) -> None:
         """Make what `run_until` needs, instead of in its first call."""
-        if self._flags is None:
+        if self._several is None:
             self._several = self._capture(RUNS_PER_GRAPH)
+        if self._flags is None:
             self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
             self._flags = _pinned_flags()
 

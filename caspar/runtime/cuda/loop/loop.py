@@ -21,12 +21,13 @@ from caspar.codegen.cuda.loop.barriers import (
     ONE_BLOCK_LOOP_OPTION,
 )
 from caspar.errors import BackendError
-from caspar.memory.array import Array
+from caspar.memory.array import Array, address
 from caspar.runtime.backend import Launch
 from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_kernel, resident_blocks
-from caspar.runtime.cuda.launch.launch import CudaLaunch, address, parameter_table, refusal
+from caspar.runtime.cuda.launch.launch import CudaLaunch, refusal
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.nvidia.limits import load_refusal
+from caspar.runtime.parameters import parameter_table
 
 ROOMY_BLOCKS = 1
 """Blocks on a multiprocessor up to which threads have the registers to load ahead of barriers. Of
@@ -63,7 +64,7 @@ class CudaLoop:
         Raises:
             BackendError: The driver refuses; says why.
         """
-        self.launch.places[0] = max_runs
+        self.launch.set_address(0, max_runs)
         self.launch.run()
 
 
@@ -123,10 +124,8 @@ def fused_launch(
     assert grid == plan.max_blocks or not plan.is_cluster
     state = cupy.zeros(1, dtype=np.int32)
     values: tuple[Any, ...] = (1, scalars, state, *plan.values)
-    places, table = parameter_table(values)
-    call = (kernel.function.address, grid, 1, 1, kernel.block_size, 1, 1, 0)
     is_cooperative = grid > 1 and not plan.is_cluster
-    return CudaLaunch(call, table.ctypes.data, places, values, kernel, table, is_cooperative)
+    return CudaLaunch(kernel, parameter_table(values), grid, values, is_cooperative=is_cooperative)
 
 
 def _num_multiprocessors(device: str) -> int:
