@@ -1,4 +1,4 @@
-"""`python -m benchmarks.live FILE.g2o`: live problems, beside GTSAM's iSAM2 if it is installed.
+"""`python -m benchmarks.live FILE.g2o ...`: live problems, beside GTSAM's iSAM2 if it is installed.
 
 *Growing*: a planar pose graph comes pose by pose, and is updated after each. *Window*: a robot in
 the plane that sees landmarks keeps its last 20 poses; older ones are marginalised. *Inertial*: a
@@ -11,7 +11,7 @@ import argparse
 import resource
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -366,7 +366,7 @@ def inertial(num_steps: int) -> list[Times]:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live")
-    parser.add_argument("graph", type=Path, help="a planar pose graph, such as M3500.g2o")
+    parser.add_argument("graphs", type=Path, nargs="+", help="planar pose graphs: M3500.g2o")
     parser.add_argument("--steps", type=int, default=2000, help="of the window")
     parser.add_argument("--runs", type=int, default=200, help="windows, for their consistency")
     parser.add_argument("--looks", type=int, default=30, help="at the batch optimum")
@@ -375,15 +375,19 @@ def main() -> None:
     facts = environment("processor")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        graph = caspar.io.read_g2o(chosen.graph)
-        found = [*growing(graph, chosen.looks), *isam2(graph), window(chosen.steps)[0]]
+        found = []
+        for path in chosen.graphs:
+            graph = caspar.io.read_g2o(path)
+            for one in (*growing(graph, chosen.looks), *isam2(graph)):
+                found.append(replace(one, name=f"{path.stem}: {one.name}"))
+        found.append(window(chosen.steps)[0])
         found += inertial(chosen.steps // 4)
         said = consistency(chosen.runs)
     lines = [
         "# Live problems",
         "",
         *(f"* {name}: {value}" for name, value in facts.items()),
-        f"* graph: {chosen.graph.name}",
+        f"* graphs: {', '.join(path.name for path in chosen.graphs)}",
         "",
         "| problem | steps | mean | 99 % | worst | |",
         "|---|--:|--:|--:|--:|---|",

@@ -21,7 +21,7 @@ from caspar.tracing import traced_factor
 
 
 class Gaussians:
-    """Those of one problem.
+    """The Gaussians of one problem.
 
     Args:
         backend: The processor.
@@ -59,7 +59,7 @@ class Gaussians:
         self.list_nodes()
 
     def list_nodes(self) -> None:
-        """Have a step for each node of each Gaussian, in their order; again if nodes went."""
+        """List the nodes of all Gaussians in order, with a step for each; again if nodes went."""
         for table in self._steps.values():
             table.keep(np.zeros(table.count, np.bool_))
         for gaussian in self.by_handle.values():

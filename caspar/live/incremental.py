@@ -1,13 +1,14 @@
 """Gauss-Newton steps of a live problem.
 
-Every step is linearised at the current values and has a factorisation of its own; the last one also
-tells whether another step would gain anything. Cost tier: an evaluation, a factorisation and two
-sparse solves for each step; an update to which no step promises anything solves nothing.
+Every step has the gradient at the current values, and a factorisation in which little has changed
+since (`block_factorization`); the last one also tells whether another step would gain anything.
+Cost tier: an evaluation, part of a factorisation and two sparse solves for each step; an update to
+which no step promises anything solves nothing.
 """
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,17 +33,21 @@ MIN_LENGTH = 0.2
 """Times the step that is tried at least before there is more damping."""
 
 MODEL_ROUNDING = 1e-6
-"""By which a promise may be above all that there is."""
+"""A promised decrease may exceed the whole cost by this share."""
 
 MAX_PARTS = 100
 """Parts of an evaluation from which on all of it is made anew: each new part takes a while."""
+
+MOST_CHANGE = 0.01
+"""Change of the derivatives of a factor's instance, relative to their length, up to which it is not
+factorised again; with a small tolerance its root, if that is less."""
 
 NO_COST = 1e-12
 """Cost up to which rounding may be all of it."""
 
 LEAST_DAMPING = 1e-12
-"""On the diagonal of a scaled matrix that is singular: directions that no row sees, such as the
-depth of a point with one sight, stay where they are."""
+"""Damping on the diagonal of a scaled matrix that is singular: directions that no row sees, such as
+the depth of a point with one sight, stay where they are."""
 
 MAX_VARIANCE = 1e-3 / LEAST_DAMPING
 """Variance from which on an unknown of a singular problem counts as free, relative to the variance
@@ -63,7 +68,8 @@ class UpdateResult:
         status: `CONVERGED_COST` if no step promises more than the tolerance; `ITERATION_LIMIT` if
             another update would go on.
         iterations: Steps that were tried.
-        relinearised: Nodes whose factors were linearised again; a node counts each time.
+        relinearised: Nodes of factors whose derivatives had changed enough to be factorised
+            again; a node counts each time.
         time_s: Seconds that the update took.
         promised: Decrease of the cost that the next step promises.
 
@@ -111,10 +117,17 @@ class Evaluated:
         return costs + 0.5 * squares + self.constant
 
     @property
-    def rows(self) -> list[RowGroup]:
-        """All rows, those of a factor one after the other, however many parts it has."""
-        parts = sorted(self.parts, key=lambda part: part[0])
-        return [*(group for _, _, group in parts), *self.gaussians.values()]
+    def rows(self) -> dict[Hashable, list[RowGroup]]:
+        """The rows of each factor by its name, and those of each Gaussian by its handle."""
+        found: dict[Hashable, list[RowGroup]] = {}
+        for name, _, group in self.parts:
+            found.setdefault(name, []).append(group)
+        return {**found, **{handle: [group] for handle, group in self.gaussians.items()}}
+
+    @property
+    def groups(self) -> list[RowGroup]:
+        """All rows."""
+        return [*(group for _, _, group in self.parts), *self.gaussians.values()]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -175,7 +188,7 @@ class Incremental:
         sizes = range(min(dim, MAX_BLOCK), 0, -1)
         self._block_size = next((size for size in sizes if dim % size == 0), 1)
         self._factorization = BlockFactorization(self._block_size)
-        self._num_factorizations = 0
+        self._num_changed = 0
 
     def forget(self) -> None:
         """Rows were removed or written, or nodes are held: begin anew."""
@@ -252,7 +265,7 @@ class Incremental:
             problem=ProblemSize(
                 nodes={table.node.name: table.count for table in tables},
                 factors={name: table.count for name, table in self._factors.items()},
-                num_residuals=sum(group.residual.size for group in evaluated.rows),
+                num_residuals=sum(group.residual.size for group in evaluated.groups),
                 num_unknowns=sum(int(table.free.rows.sum()) for table in tables),
             ),
             backend=self._backend.name,
@@ -286,7 +299,7 @@ class Incremental:
         start_s = time.perf_counter()
         cost_before = math.nan if self._at is None else self._at.cost
         evaluated = self.current()
-        cost, self._num_factorizations = evaluated.cost, 0
+        cost, self._num_changed = evaluated.cost, 0
         # rows that came can lower the cost by no more than what they add to it
         promised = self._promised + cost - cost_before
         if not math.isfinite(cost):
@@ -299,26 +312,25 @@ class Incremental:
             # the next run tries steps without damping again
             self._damping = self._least_damping = 0.0
         self._promised = promised
-        num_nodes = self._num_factorizations * sum(table.count for table in self._nodes.values())
         elapsed_s = time.perf_counter() - start_s
-        num_steps = len(self.records)
-        return UpdateResult(self.current().cost, status, num_steps, num_nodes, elapsed_s, promised)
+        num_steps, cost = len(self.records), self.current().cost
+        return UpdateResult(cost, status, num_steps, self._num_changed, elapsed_s, promised)
 
     def _iterate(
         self, evaluated: Evaluated, max_iterations: int, tolerance: float, start_s: float
     ) -> tuple[SolveStatus, float]:
         """Take steps; how that ended, and what the next one promises."""
-        factorization = self._factorization
-        factorization.linearize(evaluated.rows, self.num_unknowns)
+        self._linearize(evaluated, most_change=min(MOST_CHANGE, math.sqrt(tolerance)))
         self._factorize()
         is_current = True
         while True:
             step = self._step(evaluated)
             if step is None and is_current:
-                if not self._damp():
-                    return SolveStatus.DAMPING_LIMIT, math.nan
-                # with less the matrix is singular again
-                self._least_damping = self._damping
+                if not self._renew(evaluated):
+                    if not self._damp():
+                        return SolveStatus.DAMPING_LIMIT, math.nan
+                    # with less the matrix is singular again
+                    self._least_damping = self._damping
             elif step is not None:
                 direction, promised = step
                 if promised <= max(tolerance * evaluated.cost, self._rounding(evaluated)):
@@ -332,25 +344,45 @@ class Incremental:
                     gain, moved, candidate = self._tried(direction, promised, evaluated)
                     self._note(evaluated.cost, candidate.cost, damping, gain, start_s)
                     if gain >= MIN_GAIN:
-                        for name, rows in moved.items():
-                            self._nodes[name].values.rows[...] = rows
-                        evaluated = self._at = candidate
-                        relieved = self._damping / DAMPING_GROWTH
-                        self._damping = relieved if relieved >= FIRST_DAMPING else 0.0
-                        factorization.linearize(evaluated.rows, self.num_unknowns)
+                        evaluated = candidate
+                        self._move(moved, candidate)
+                        self._linearize(
+                            candidate, most_change=min(MOST_CHANGE, math.sqrt(tolerance))
+                        )
                         # what the former matrix says of the next step is enough to end by
                         is_current = False
                         continue
-                    if not self._damp():
+                    if not self._renew(evaluated) and not self._damp():
                         return SolveStatus.DAMPING_LIMIT, promised
             self._factorize()
             is_current = True
 
+    def _move(self, moved: Mapping[str, Rows], candidate: Evaluated) -> None:
+        """Accept a step."""
+        for name, rows in moved.items():
+            self._nodes[name].values.rows[...] = rows
+        self._at = candidate
+        relieved = self._damping / DAMPING_GROWTH
+        self._damping = relieved if relieved >= FIRST_DAMPING else 0.0
+
+    def _linearize(self, evaluated: Evaluated, *, most_change: float) -> None:
+        self._factorization.linearize(evaluated.rows, self.num_unknowns, most_change=most_change)
+
     def _factorize(self) -> None:
         """Factorise the matrix that was linearised last, with as much damping as it needs."""
         damping = max(self._damping, self._least_damping, LEAST_DAMPING)
-        self._factorization.factorize(damping * self._sizes())
-        self._num_factorizations += 1
+        factorization, size = self._factorization, self._block_size
+        for table in self._nodes.values():
+            blocks = table.unknowns.column[:, None] // size + np.arange(table.dim // size)
+            self._num_changed += int(factorization.changed[blocks].any(axis=1).sum())
+        factorization.factorize(damping * self._sizes())
+
+    def _renew(self, evaluated: Evaluated) -> bool:
+        """Take all derivatives as they are now for the next factorisation; False: they were."""
+        if self._factorization.is_exact:
+            return False
+        self._linearize(evaluated, most_change=0.0)
+        return True
 
     def _sizes(self) -> Rows:
         """(num_unknowns,) the squared derivatives by each, or by another of its node in its unit.
@@ -373,7 +405,7 @@ class Incremental:
         direction = factorization.solve(-factorization.gradient)
         promised = -0.5 * float(factorization.gradient @ direction)
         # linearised residuals have no more to lose, unless the matrix is singular to rounding
-        most = 0.5 * sum(float((group.residual**2).sum()) for group in evaluated.rows)
+        most = 0.5 * sum(float((group.residual**2).sum()) for group in evaluated.groups)
         is_sound = 0.0 <= promised <= (1.0 + MODEL_ROUNDING) * most
         return (direction, promised) if is_sound else None
 
@@ -397,7 +429,7 @@ class Incremental:
             return 0.0
         sizes = [float(np.abs(rows).max()) for rows in self.values().values()]
         largest = max(sizes, default=0.0)
-        squares = sum(float((one.entries**2).sum()) for one in evaluated.rows)
+        squares = sum(float((one.entries**2).sum()) for one in evaluated.groups)
         return (float(np.finfo(np.float64).eps) * largest) ** 2 * squares
 
     def _damp(self) -> bool:
@@ -431,7 +463,7 @@ class Incremental:
             RankDeficiencyError: A node that is asked for is free in some direction.
         """
         factorization = self._factorization
-        factorization.linearize(self.current().rows, self.num_unknowns)
+        self._linearize(self.current(), most_change=0.0)
         sizes = self._sizes()
         factorization.factorize()
         is_singular = not factorization.is_definite

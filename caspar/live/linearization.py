@@ -35,7 +35,7 @@ from caspar.solver.normal.instance_kernels import (
 EXACT = TYPES[Precision.FLOAT64]
 
 FEW_INSTANCES = 16
-"""For which there is memory at least where only new ones are evaluated."""
+"""The least number of instances that there is memory for if only new ones are evaluated."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,18 @@ class _BoundFactor:
         self.table, self.capacity = table, capacity
         self._values = {one.node_type.name: values[one.node_type.name] for one in table.arguments}
         self._copied = 0, 0
+        self._columns: NDArray[np.int64] = np.zeros((0, 0), np.int64)
         factor = table.factor
         nodes = {one.name: np.zeros(capacity, np.int32) for one in table.arguments}
         constants = {}
+        self._versions = {name: pool.version for name, pool in table.pools.items()}
         for one in factor.inputs:
-            if one.node is None:
+            if one.node is None and one.table is not None:
+                memory = table.pools[one.source].tables.reshape(-1, 1)
+                is_shared = table.is_shared(one.source)
+                starts = None if is_shared else np.zeros(capacity, np.int32)
+                constants[one.source] = ConstantArray(memory, starts)
+            elif one.node is None:
                 rows = np.zeros((1 if table.is_shared(one.source) else capacity, one.storage_dim))
                 is_indexed = one.kind is ArgumentKind.CONST_INDEXED
                 index = np.arange(capacity, dtype=np.int32) if is_indexed else None
@@ -98,8 +105,10 @@ class _BoundFactor:
         self._run = backend.repeated_runner([launch])
 
     def fits(self, values: Mapping[str, Packed], count: int) -> bool:
-        """Return whether some instances fit, and values are still in the same memory."""
+        """Return whether some instances fit, values are in the same memory, and so are tables."""
         is_same = all(values[name] is packed for name, packed in self._values.items())
+        pools = self.table.pools.items()
+        is_same = is_same and all(pool.version == self._versions[name] for name, pool in pools)
         return is_same and count <= self.capacity
 
     def forget(self) -> None:
@@ -116,7 +125,13 @@ class _BoundFactor:
         for argument in table.arguments:
             column = table.nodes[argument.source].column
             self._inputs.index[argument.name][new] = column[given]
+        for one in table.factor.tables:
+            if not table.is_shared(one.source):
+                numbers = table.constants[one.source].column[given]
+                self._inputs.rows[one.name][new] = table.pools[one.source].starts(numbers)
         for source, constant in table.constants.items():
+            if source in table.pools:
+                continue
             if table.is_shared(source):
                 self._inputs.write(source, constant.rows, slice(0, 1))
             else:
@@ -124,15 +139,25 @@ class _BoundFactor:
         self._run()
         costs = self._outputs[SolverPart.COSTS.addend][:count, 0].copy()
         residual = self._outputs[FactorPart.RESIDUAL.text][:count].copy()
-        columns, entries = [], []
+        columns = []
+        entries = np.empty(
+            (count, residual.shape[1], sum(one.tangent_dim for one in table.arguments))
+        )
+        end = 0
         for argument in table.arguments:
             nodes = tables[argument.node_type.name]
             places = table.nodes[argument.source].column[first:]
-            dim = argument.tangent_dim
-            columns.append(nodes.unknowns.column[places, None] + np.arange(dim))
-            own = self._outputs[_jacobian(argument)][:count].reshape(count, -1, dim)
-            entries.append(own * nodes.free.rows[places][:, None, :])
-        found = RowGroup(residual, np.concatenate(columns, axis=1), np.concatenate(entries, axis=2))
+            begin, end = end, end + argument.tangent_dim
+            unknowns = nodes.unknowns.column[places[new], None]
+            columns.append(unknowns + np.arange(argument.tangent_dim))
+            own = entries[:, :, begin:end]
+            own[...] = self._outputs[_jacobian(argument)][:count].reshape(own.shape)
+            is_held = (nodes.free.rows == 0.0).any(axis=1)[places]
+            if is_held.any():
+                own[is_held] *= nodes.free.rows[places[is_held]][:, None, :]
+        before = self._columns[:known].reshape(known, end)
+        self._columns = np.concatenate([before, np.concatenate(columns, axis=1)])
+        found = RowGroup(residual, self._columns, entries)
         if WEIGHT in table.constants:
             ignored = table.constants[WEIGHT].column[first:] == 0.0
             if ignored.any():

@@ -146,6 +146,10 @@ class Problem:
         """
         with self._lock:
             table = self._factor_table(name)
+            if len(table.given.patches) > 0:
+                from caspar.frontend.patches import with_patches
+
+                arrays = with_patches({name: arrays}, [table.given])[name]
             given = dict(arrays) if isinstance(arrays, Mapping) else arrays
             if isinstance(given, dict):
                 given = {key: _on_host(one) for key, one in given.items()}
@@ -338,12 +342,7 @@ class Problem:
             counts = {one: nodes.count for one, nodes in self._nodes.items()}
             read = read_factor(table.given, given, counts, self._reader())
             _check_length(where, read.count, len(places), "handles")
-            for source in arrays:
-                rows = np.asarray(read.constants[source].rows, np.float64)
-                index = read.constants[source].index
-                rows = rows if index is None else rows[np.asarray(index)]
-                column = table.constants[source]
-                column.rows[slice(None) if table.is_shared(source) else places] = rows
+            table.write(arrays, places, read)
             self._incremental.forget()
 
     # -- results -------------------------------------------------------------------------------
@@ -586,6 +585,9 @@ def _check_length(where: str, found: int, expected: int, what: str) -> None:
 
 def _picked(given: Any, places: Ids, *, shared: bool) -> Any:
     """The rows of some instances, of what a table passes to a solver."""
-    if isinstance(given, Mapping):
-        return {"values": given["values"][places], "index": np.arange(len(places))}
-    return given if shared else given[places]
+    if shared:
+        return given
+    if not isinstance(given, Mapping):
+        return given[places]
+    # the tables that an instance does not name are left out when they are read
+    return {"values": given["values"], "index": given["index"][places]}

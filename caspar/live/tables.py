@@ -7,7 +7,7 @@ Also here: arrays that grow at their end and lose rows anywhere.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,11 @@ from caspar.frontend.factors.trace import (
     ArgumentKind,
     NodeType,
     TracedFactor,
-    refuse_tables,
 )
+from caspar.frontend.markers import Table
+from caspar.live.table_pool import TablePool
 from caspar.runtime.arrays import to_numpy
-from caspar.solver.input.factor_arrays import FactorArrays
+from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
 from caspar.tracing import traced_factor
 
 MIN_CAPACITY = 16
@@ -75,7 +76,7 @@ class GrowingRows:
             grown = np.zeros(shape, self._memory.dtype)
             grown[: self.count] = self.rows
             self._memory = grown
-        self._memory[self.count : end] = rows.reshape(len(rows), -1)
+        self._memory[self.count : end] = rows.reshape(len(rows), self._memory.shape[1])
         self.count = end
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
@@ -230,7 +231,8 @@ class FactorTable(Numbered):
         factor: It, with a weight and the parameters of its loss for each instance.
         nodes: By the user's name of each shared node argument (count,) rows of the node table.
         constants: By the user's name of each constant its rows, (count, dim); of constants that
-            all instances share (1, dim).
+            all instances share (1, dim). Of tables: numbers in their pool, (count, 1) or (1, 1).
+        pools: By the user's name of each argument that holds tables these.
     """
 
     def __init__(self, factor: TracedFactor) -> None:
@@ -239,6 +241,7 @@ class FactorTable(Numbered):
         self.factor = with_terms(factor, term_names(factor))
         self.nodes: dict[str, GrowingRows] = {}
         self.constants: dict[str, GrowingRows] = {}
+        self.pools: dict[str, TablePool] = {}
         for argument in self.factor.inputs:
             match argument.kind:
                 case ArgumentKind.NODE_SHARED:
@@ -249,6 +252,10 @@ class FactorTable(Numbered):
                         f"{argument.kind.value}, which counts nodes by position; nodes of a live "
                         "problem come and go, so mark it with TunableShared"
                     )
+                case _ if argument.table is not None:
+                    where = f"{self.title}, argument {argument.source}"
+                    self.constants[argument.source] = GrowingRows(1, np.int64)
+                    self.pools[argument.source] = TablePool(where, argument.table.dims)
                 case _:
                     self.constants[argument.source] = GrowingRows(argument.storage_dim)
 
@@ -271,25 +278,71 @@ class FactorTable(Numbered):
                 column.append(rows[name])
         return self.next_numbers(read.count)
 
-    def _rows(self, name: str, read: FactorArrays) -> Rows:
+    def _rows(self, name: str, read: FactorArrays) -> NDArray[Any]:
         """The rows of a constant, one for each instance unless all share one."""
         if name == WEIGHT and name not in read.constants:
             return np.ones((read.count, 1))
-        constant = read.constants[name]
-        rows = np.asarray(constant.rows, np.float64)
-        if constant.index is not None:
-            picked: Rows = rows[np.asarray(constant.index)]
-            return picked
+        rows = self.read_rows(name, read.constants[name])
         if not self.is_shared(name):
             return np.broadcast_to(rows, (read.count, rows.shape[1]))
         kept = self.constants[name].rows
         if len(kept) > 0 and not np.array_equal(kept, rows):
+            is_table = name in self.pools
+            self.drop_tables()
+            earlier, other = (
+                ("another table", "ConstIndexed")
+                if is_table
+                else (str(kept[0].tolist()), "ConstSequential")
+            )
             raise InputError(
                 f"{self.title}, argument {name}: all instances share it, and earlier ones have "
-                f"{kept[0].tolist()}; give the same, change it by set_arguments, or mark it with "
-                "ConstSequential"
+                f"{earlier}; give the same, change it by set_arguments, or mark it with {other}"
             )
         return rows
+
+    def read_rows(self, name: str, constant: ConstantArray) -> NDArray[Any]:
+        """The rows of a checked constant, one for each instance or one for all of them.
+
+        Raises:
+            InputError: A table has another size than those of earlier instances.
+        """
+        index = None if constant.index is None else np.asarray(constant.index)
+        rows: Rows = np.asarray(constant.rows, np.float64)
+        if name not in self.pools:
+            return rows if index is None else rows[index]
+        starts = np.zeros(1, np.int32) if index is None else index
+        if len(starts) == 0:
+            return np.zeros((0, 1), np.int64)
+        first, which = np.unique(starts, return_inverse=True)
+        tables = self._table(name).split(rows[:, 0], first)
+        return self.pools[name].numbers_of(tables)[which][:, None]
+
+    def write(self, names: Iterable[str], places: Ids, read: FactorArrays) -> None:
+        """Change some constants of the instances in some rows to those of checked arrays.
+
+        Raises:
+            InputError: A table has another size than those of the other instances.
+        """
+        rows = {}
+        # a table that all instances share may change its size: it goes once nothing else fails
+        for name in sorted(names, key=self.is_shared):
+            if name in self.pools and self.is_shared(name):
+                self.pools[name].keep(np.zeros(0, np.int64))
+            rows[name] = self.read_rows(name, read.constants[name])
+        for name, new in rows.items():
+            self.constants[name].rows[slice(None) if self.is_shared(name) else places] = new
+        self.drop_tables()
+
+    def _table(self, name: str) -> type[Table]:
+        return next(
+            one.table for one in self.factor.tables if one.source == name and one.table is not None
+        )
+
+    def drop_tables(self) -> None:
+        """Forget the tables that no instance names."""
+        for name, pool in self.pools.items():
+            column = self.constants[name].column
+            column[...] = pool.keep(column)
 
     def is_shared(self, name: str) -> bool:
         """Return whether all instances have one row of a constant."""
@@ -305,6 +358,7 @@ class FactorTable(Numbered):
         for name, column in self.constants.items():
             if not self.is_shared(name):
                 column.keep(kept)
+        self.drop_tables()
         self.keep_numbers(kept)
 
     def touching(self, removed: Mapping[str, Flags]) -> Flags:
@@ -330,7 +384,12 @@ class FactorTable(Numbered):
             if argument.node is not None:
                 continue
             rows = self.constants[argument.source].rows.copy()
-            if argument.kind is ArgumentKind.CONST_INDEXED:
+            if argument.table is not None:
+                tables = self._tables(argument.source)
+                is_shared = argument.kind is ArgumentKind.CONST_UNIQUE
+                indexed = {"values": tables, "index": rows[:, 0]}
+                found[argument.source] = tables[0] if is_shared else indexed
+            elif argument.kind is ArgumentKind.CONST_INDEXED:
                 found[argument.source] = {"values": rows, "index": np.arange(self.count)}
             elif argument.source in term_names(self.given):
                 found[argument.source] = rows[:, 0]
@@ -340,6 +399,13 @@ class FactorTable(Numbered):
                 found[argument.source] = rows
         return found
 
+    def _tables(self, name: str) -> Any:
+        """The tables of an argument as users have them; without instances one of zeros."""
+        kind, memory = self._table(name), self.pools[name].tables
+        if len(memory) > 0:
+            return kind.unpacked(memory)
+        return np.zeros((1,) * (1 + kind.dims) + ((kind.channels,) if kind.channels > 1 else ()))
+
 
 def empty_tables(
     factors: Sequence[Factor] | Factor,
@@ -347,12 +413,11 @@ def empty_tables(
     """The tables of node types and of factors, by name.
 
     Raises:
-        FactorError: A factor cannot be traced, or looks values up in tables.
+        FactorError: A factor cannot be traced.
         InputError: A factor counts nodes by position.
     """
     given = [factors] if isinstance(factors, Factor) else factors
     traced = [traced_factor(factor) for factor in given]
-    refuse_tables("caspar.Problem", traced)
     nodes = {one.node_type.name: one.node_type for factor in traced for one in factor.nodes}
     return (
         {name: NodeTable(node) for name, node in nodes.items()},

@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 import symforce.symbolic as sf
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
@@ -75,7 +75,11 @@ def test_blocks_are_solved_as_a_dense_matrix(size: int) -> None:
         new = rows(20, 5 * min(step, 4), num_unknowns // size)
         groups = [*groups, rows(20 * size, 0, num_unknowns // size), new] if step < 11 else [new]
         added = rng.uniform(0.0, 1e-2, num_unknowns) * (step % 3)
-        factorization.linearize(groups, num_unknowns)
+        if step == 11:
+            factorization.keep(np.arange(num_unknowns // size))
+        named = {number: [group] for number, group in enumerate(groups)}
+        factorization.linearize(named, num_unknowns)
+        assert factorization.is_exact
         factorization.factorize(added)
         dense = _dense(groups, num_unknowns)
         normal = dense.T @ dense
@@ -96,12 +100,47 @@ def test_blocks_are_solved_as_a_dense_matrix(size: int) -> None:
         assert_allclose(factorization.inverse_rows(chosen), wanted, rtol=1e-8, atol=1e-10)
 
 
+def test_what_changes_little_is_not_factorised_again() -> None:
+    """A chain of 30 blocks in which a few rows change, by more and by less than is allowed."""
+    rng = np.random.default_rng(3)
+    columns = 2 * np.arange(29)[:, None] + np.arange(4)
+    rows = RowGroup(rng.normal(size=(29, 5)), columns, rng.normal(size=(29, 5, 4)))
+    factorization = BlockFactorization(2)
+    factorization.linearize({"chain": [rows]}, 60)
+    factorization.factorize()
+    moved = RowGroup(rng.normal(size=(29, 5)), columns, rows.entries.copy())
+    moved.entries[4] *= 1.001
+    moved.entries[11] *= 1.2
+    factorization.linearize({"chain": [moved]}, 60, most_change=0.01)
+    are_exact = [factorization.is_exact]
+    assert_array_equal(np.flatnonzero(factorization.changed), [11, 12])
+    dense = _dense([moved], 60)
+    assert_allclose(factorization.gradient, dense.T @ moved.residual.ravel(), atol=1e-12)
+    factorization.factorize()
+    kept = RowGroup(moved.residual, columns, moved.entries.copy())
+    kept.entries[4] = rows.entries[4]
+    rhs = rng.normal(size=60)
+    for now, most in ((kept, 0.01), (moved, 0.0)):
+        factorization.linearize({"chain": [moved]}, 60, most_change=most)
+        factorization.factorize()
+        dense = _dense([now], 60)
+        assert_allclose(factorization.solve(rhs), np.linalg.solve(dense.T @ dense, rhs), rtol=1e-9)
+        are_exact.append(factorization.is_exact)
+    assert are_exact == [False, False, True]
+    # derivatives that are no numbers are a change, whatever is allowed
+    moved.entries[7, 0, 0] = np.nan
+    factorization.linearize({"chain": [moved]}, 60, most_change=0.01)
+    factorization.factorize()
+    assert not factorization.is_definite
+
+
 def test_a_singular_matrix_is_seen() -> None:
     rng = np.random.default_rng(0)
     group = _groups(rng, 40, 0, 20)
     entries = group.entries - group.entries.mean(axis=2, keepdims=True)
     factorization = BlockFactorization(1)
-    factorization.linearize([RowGroup(group.residual, group.columns, entries)], 20)
+    rows = RowGroup(group.residual, group.columns, entries)
+    factorization.linearize({"rows": [rows]}, 20)
     factorization.factorize()
     assert not factorization.is_definite
     factorization.factorize(1e-6)

@@ -96,7 +96,7 @@ def test_updates_reach_the_minimum_of_a_solve() -> None:
     assert result.cost == pytest.approx(expected.final_cost, rel=1e-12)
     assert result.promised <= 1e-14 * result.cost
     assert result.iterations >= 1
-    assert result.relinearised % 12 == 0
+    assert 12 <= result.relinearised <= 12 * (result.iterations + 1)
     for name, values in expected.values.items():
         assert_allclose(problem.values[name], values, atol=1e-6)
 

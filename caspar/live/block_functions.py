@@ -1,0 +1,364 @@
+"""Compiled functions of a block factorisation, see `block_factorization`.
+
+The texts are in the language of kernels, see `codegen.cpu.kernel`, with the size of a block as a
+literal, so that the loops over a block are unrolled. Each function has a table of numbers and
+addresses. Cost tier: compiled once for a size.
+"""
+
+from functools import cache
+
+from caspar.codegen.source import KernelSource
+from caspar.runtime.cpu.compile import function_address
+from caspar.runtime.cpu.launch import CpuFunction
+
+NO_PARENT = 1 << 40
+"""The parent of a root of the elimination tree: above all ranks."""
+
+_TAKE = """\
+def take(table, tile):
+    count = table[0]
+    height = table[1]
+    width = table[2]
+    slots = as_int64(table[3])
+    first_position = as_int64(table[4])
+    first_entry = as_int64(table[5])
+    blocks = as_int64(table[6])
+    entries = as_float64(table[7])
+    residual = as_float64(table[8])
+    kept = as_float64(table[9])
+    total = as_float64(table[10])
+    squares = as_float64(table[11])
+    changed = as_int64(table[12])
+    limit = as_float64(table[13])
+    at = 0
+    for j in range(count):
+        i = slots[j]
+        begin = first_position[i]
+        first = first_entry[i]
+        known = first
+        difference = 0.0
+        length = 0.0
+        for row in range(height):
+            r = residual[j * height + row]
+            for q in range(width):
+                unknown = blocks[begin + q] * B
+                for a in range(B):
+                    slope = entries[at]
+                    total[unknown + a] += slope * r
+                    squares[unknown + a] += slope * slope
+                    off = slope - kept[known]
+                    difference += off * off
+                    length += slope * slope
+                    at += 1
+                    known += 1
+        if difference <= limit[0] * length:
+            limit[1] = difference if difference > limit[1] else limit[1]
+            continue
+        size = height * width * B
+        for e in range(size):
+            kept[first + e] = entries[at - size + e]
+        for q in range(width):
+            changed[blocks[begin + q]] = 1
+"""
+"""J^T r and the squared lengths of the columns; derivatives that have changed, or are no numbers,
+are kept, and their blocks noted. The table: blocks of rows, their rows and the blocks of unknowns
+of each; the place of each among all; what `Store` has; derivatives and residual; to be written:
+those that are kept, both sums, blocks; the square of a change that counts, to be written: the
+largest one that does not."""
+
+_EXTEND = """\
+def extend(table, tile):
+    first_slot = table[0]
+    num_slots = table[1]
+    first_rank = table[2]
+    size = table[3]
+    first_position = as_int64(table[4])
+    blocks = as_int64(table[5])
+    following = as_int64(table[6])
+    ranks = as_int64(table[7])
+    heads = as_int64(table[8])
+    owner = as_int64(table[9])
+    parents = as_int64(table[10])
+    counts = as_int64(table[11])
+    begins = as_int64(table[12])
+    filled = as_int64(table[13])
+    lower_rows = as_int64(table[14])
+    marks = as_int64(table[15])
+    outcome = as_int64(table[16])
+    for i in range(first_slot, num_slots):
+        for p in range(first_position[i], first_position[i + 1]):
+            c = ranks[blocks[p]]
+            following[p] = heads[c]
+            heads[c] = p
+            for q in range(first_position[i], first_position[i + 1]):
+                k = ranks[blocks[q]]
+                if c < k and k < first_rank:
+                    at = begins[c]
+                    while at < filled[c]:
+                        at = NONE if lower_rows[at] == k else at + 1
+                    if at < NONE:
+                        outcome[0] = 1
+    for k in range(first_rank, size):
+        p = heads[k]
+        while p >= 0:
+            i = owner[p]
+            for q in range(first_position[i], first_position[i + 1]):
+                reached = ranks[blocks[q]]
+                while reached < k:
+                    if marks[reached] == k:
+                        reached = NONE
+                        continue
+                    marks[reached] = k
+                    counts[reached] += 1
+                    if parents[reached] == NONE:
+                        parents[reached] = k
+                    reached = parents[reached]
+            p = following[p]
+"""
+"""New blocks of rows, from one on, and the rows of L of new blocks, from a rank on. The table:
+these numbers and their ends; what `Store` and `Columns` have, to be written: the list of positions
+of each rank, parents, counts; room; to be written: whether a row of J couples two old blocks that
+were not coupled, so that other rows of L have other entries."""
+
+
+_HEAD = """\
+def factorize(table, tile):
+    size = table[0]
+    first_position = as_int64(table[1])
+    owner = as_int64(table[2])
+    heights = as_int64(table[3])
+    first_entry = as_int64(table[4])
+    blocks = as_int64(table[5])
+    following = as_int64(table[6])
+    entries = as_float64(table[7])
+    ranks = as_int64(table[8])
+    heads = as_int64(table[9])
+    parents = as_int64(table[10])
+    begins = as_int64(table[11])
+    filled = as_int64(table[12])
+    outdated = as_int64(table[13])
+    own = as_float64(table[14])
+    inverse = as_float64(table[15])
+    used = as_float64(table[16])
+    pivots = as_float64(table[17])
+    lower_rows = as_int64(table[18])
+    lower = as_float64(table[19])
+    added = as_float64(table[20])
+    marks = as_int64(table[21])
+    path = as_int64(table[22])
+    columns = as_int64(table[23])
+    y = as_float64(table[24])
+    for k in range(size):
+        if outdated[k] == 0:
+            continue
+        if parents[k] < size:
+            outdated[parents[k]] = 1
+        pivots[k] = 0.0
+        num_columns = 0
+        p = heads[k]
+        while p >= 0:
+            i = owner[p]
+            begin = first_position[i]
+            end = first_position[i + 1]
+            width = (end - begin) * BLOCK
+            mine = first_entry[i] + (p - begin) * BLOCK
+            p = following[p]
+            for q in range(begin, end):
+                r = ranks[blocks[q]]
+                if r > k:
+                    continue
+                depth = 0
+                reached = r
+                while reached < k:
+                    if marks[reached] == k:
+                        reached = size
+                        continue
+                    marks[reached] = k
+                    path[depth] = reached
+                    depth += 1
+                    reached = parents[reached]
+                while depth > 0:
+                    depth -= 1
+                    columns[num_columns] = path[depth]
+                    num_columns += 1
+                target = r * SQUARE
+                theirs = first_entry[i] + (q - begin) * BLOCK
+                for row in range(heights[i]):
+                    m = mine + row * width
+                    t = theirs + row * width
+"""
+"""Row k of J^T J goes to `y`, and the columns of L in which row k has entries to `columns`, the
+last one first. The table: what `Store` and `Columns` have; what is added to the diagonal, by rank;
+room. A pivot that is not positive ends it; the rows that are left stay outdated."""
+
+
+def _factorize_text(size: int) -> str:
+    """The function for blocks of some size."""
+    head = _HEAD.replace("SQUARE", str(size * size)).replace("BLOCK", str(size))
+    lines = [*_products(size), *_updates(size), *_pivots(size)]
+    return "\n".join([head + lines[0], *lines[1:], ""])
+
+
+def _place(array: str, row: int, column: int, size: int) -> str:
+    """An entry of the block that begins at a place."""
+    return f"{array} + {row * size + column}"
+
+
+def _products(size: int) -> list[str]:
+    """Add the product of two blocks of J, row by row; then the damping of the diagonal."""
+    each, inner = range(size), " " * 20
+    lines = [f"{inner}m{c} = entries[m + {c}]" for c in each]
+    for a in each:
+        lines.append(f"{inner}t{a} = entries[t + {a}]")
+        lines += [f"{inner}y[{_place('target', a, c, size)}] += t{a} * m{c}" for c in each]
+    lines.append(f"        base = k * {size * size}")
+    for j in each:
+        place = f"y[{_place('base', j, j, size)}]"
+        lines += [
+            f"        given{j} = {place}",
+            f"        scale{j} = given{j} if given{j} > 0.0 else 1.0",
+            f"        used[k * {size} + {j}] = added[k * {size} + {j}]",
+            f"        {place} = given{j} + added[k * {size} + {j}] if given{j} > 0.0 else 1.0",
+        ]
+    return lines
+
+
+def _updates(size: int) -> list[str]:
+    """Block c of row k of L, and what it takes from the blocks behind it and from the diagonal."""
+    each, square = range(size), size * size
+    lines = [
+        "        for step in range(num_columns):",
+        "            c = columns[num_columns - 1 - step]",
+        f"            column = c * {square}",
+    ]
+    for a in each:
+        for e in each:
+            terms = [f"own[{_place('column', a, m, size)}] * z{m}{e}" for m in range(a)]
+            value = " - ".join([f"y[{_place('column', a, e, size)}]", *terms])
+            lines.append(f"            z{a}{e} = {value}")
+    lines += [
+        "            at = begins[c]",
+        "            stop = filled[c]",
+        "            while at < stop:",
+        "                if lower_rows[at] >= k:",
+        "                    stop = at",
+        "                    continue",
+        f"                target = lower_rows[at] * {square}",
+        f"                block = at * {square}",
+    ]
+    for a in each:
+        lines += [f"                l{q} = lower[{_place('block', a, q, size)}]" for q in each]
+        for e in each:
+            total = " + ".join(f"l{q} * z{q}{e}" for q in each)
+            lines.append(f"                y[{_place('target', a, e, size)}] -= {total}")
+    lines += ["                at += 1", f"            block = at * {square}"]
+    for q in each:
+        lines.append(f"            pivot{q} = inverse[c * {size} + {q}]")
+        for e in each:
+            lines += [
+                f"            x{q}{e} = z{q}{e} * pivot{q}",
+                f"            lower[{_place('block', e, q, size)}] = x{q}{e}",
+                f"            y[{_place('column', q, e, size)}] = 0.0",
+            ]
+    for e in each:
+        for f in range(e + 1):
+            total = " + ".join(f"z{q}{e} * x{q}{f}" for q in each)
+            lines.append(f"            y[{_place('base', e, f, size)}] -= {total}")
+    return [
+        *lines,
+        "            lower_rows[at] = k",
+        "            if at == filled[c]:",
+        "                filled[c] = at + 1",
+    ]
+
+
+def _pivots(size: int) -> list[str]:
+    """L D L^T of the diagonal block of row k."""
+    lines = ["        least = 1.0"]
+    for j in range(size):
+        terms = [f"n{j}{m} * n{j}{m} * d{m}" for m in range(j)]
+        pivot = " - ".join([f"y[{_place('base', j, j, size)}]", *terms])
+        lines += [
+            f"        d{j} = {pivot}",
+            f"        if d{j} > 0.0:",
+            f"            least = min(d{j} / scale{j}, least)",
+            "        else:",
+            "            return",
+            f"        inverse[k * {size} + {j}] = 1.0 / d{j}",
+        ]
+        for i in range(j + 1, size):
+            terms = [f"n{i}{m} * n{j}{m} * d{m}" for m in range(j)]
+            value = " - ".join([f"y[{_place('base', i, j, size)}]", *terms])
+            lines += [
+                f"        n{i}{j} = ({value}) / d{j}",
+                f"        own[{_place('base', i, j, size)}] = n{i}{j}",
+            ]
+    lines += [f"        y[base + {e}] = 0.0" for e in range(size * size)]
+    return [*lines, "        pivots[k] = least", "        outdated[k] = 0"]
+
+
+def _solve_text(size: int) -> str:
+    """The function for blocks of some size."""
+    each = range(size)
+    lines = [
+        "def solve(table, tile):",
+        "    size = table[0]",
+        "    order = as_int64(table[1])",
+        "    begins = as_int64(table[2])",
+        "    filled = as_int64(table[3])",
+        "    own = as_float64(table[4])",
+        "    inverse = as_float64(table[5])",
+        "    lower_rows = as_int64(table[6])",
+        "    lower = as_float64(table[7])",
+        "    x = as_float64(table[8])",
+        "    rhs = as_float64(table[9])",
+        "    solution = as_float64(table[10])",
+        "    for k in range(size):",
+        *(f"        x[k * {size} + {a}] = rhs[order[k] * {size} + {a}]" for a in each),
+        "    for k in range(size):",
+        f"        base = k * {size * size}",
+    ]
+    for a in each:
+        terms = [f"own[{_place('base', a, m, size)}] * z{m}" for m in range(a)]
+        lines.append(f"        z{a} = {' - '.join([f'x[k * {size} + {a}]', *terms])}")
+    lines += [
+        "        for at in range(begins[k], filled[k]):",
+        f"            row = lower_rows[at] * {size}",
+        f"            block = at * {size * size}",
+    ]
+    for a in each:
+        total = " + ".join(f"lower[{_place('block', a, q, size)}] * z{q}" for q in each)
+        lines.append(f"            x[row + {a}] -= {total}")
+    lines += [
+        *(f"        x[k * {size} + {a}] = z{a} * inverse[k * {size} + {a}]" for a in each),
+        "    for step in range(size):",
+        "        k = size - 1 - step",
+        f"        base = k * {size * size}",
+        *(f"        v{q} = x[k * {size} + {q}]" for q in each),
+        "        for at in range(begins[k], filled[k]):",
+        f"            row = lower_rows[at] * {size}",
+        f"            block = at * {size * size}",
+        *(f"            x{a} = x[row + {a}]" for a in each),
+    ]
+    for q in each:
+        total = " + ".join(f"lower[{_place('block', a, q, size)}] * x{a}" for a in each)
+        lines.append(f"            v{q} -= {total}")
+    for q in reversed(each):
+        lines += [f"        v{q} -= own[base + {a * size + q}] * v{a}" for a in each if a > q]
+        lines += [
+            f"        x[k * {size} + {q}] = v{q}",
+            f"        solution[order[k] * {size} + {q}] = v{q}",
+        ]
+    return "\n".join([*lines, ""])
+
+
+@cache
+def block_function(name: str, size: int) -> CpuFunction:
+    """The function `take`, `extend`, `factorize` or `solve` for blocks of some size."""
+    texts = {
+        "take": _TAKE.replace("B", str(size)),
+        "extend": _EXTEND.replace("NONE", str(NO_PARENT)),
+        "factorize": _factorize_text(size),
+        "solve": _solve_text(size),
+    }
+    return CpuFunction(function_address(KernelSource(name, texts[name], (), (1,))))
