@@ -83,6 +83,44 @@ def _near(*point: float) -> Rows:
     return lambda x, sin: [x[number] - entry for number, entry in enumerate(point)]
 
 
+def _rosen_suzuki(x: Any, sin: Callable[[Any], Any]) -> list[Any]:
+    a, b, c, d = x[0], x[1], x[2], x[3]
+    return [
+        8.0 - a**2 - b**2 - c**2 - d**2 - a + b - c + d,
+        10.0 - a**2 - 2.0 * b**2 - c**2 - 2.0 * d**2 + a + d,
+        5.0 - 2.0 * a**2 - b**2 - c**2 - 2.0 * a + b + d,
+    ]
+
+
+def _wong(x: Any, sin: Callable[[Any], Any]) -> list[Any]:
+    return [
+        x[0] + 0.5 * x[1] - 7.0,
+        0.5 * ROOT_3 * (x[1] - 6.0),
+        x[2] - 10.0,
+        2.0 * (x[3] - 5.0),
+        x[4] - 3.0,
+        ROOT_2 * (x[5] - 1.0),
+        5.0**0.5 * x[6],
+        ROOT_7 * (x[7] - 11.0),
+        ROOT_2 * (x[8] - 10.0),
+        x[9] - 7.0,
+    ]
+
+
+def _wong_limits(x: Any, sin: Callable[[Any], Any]) -> list[Any]:
+    a, b = x[0], x[1]
+    return [
+        105.0 - 4.0 * a - 5.0 * b + 3.0 * x[6] - 9.0 * x[7],
+        17.0 * x[6] - 10.0 * a + 8.0 * b - 2.0 * x[7],
+        8.0 * a - 2.0 * b - 5.0 * x[8] + 2.0 * x[9] + 12.0,
+        120.0 - 3.0 * (a - 2.0) ** 2 - 4.0 * (b - 3.0) ** 2 - 2.0 * x[2] ** 2 + 7.0 * x[3],
+        40.0 - 5.0 * a**2 - 8.0 * b - (x[2] - 6.0) ** 2 + 2.0 * x[3],
+        30.0 - 0.5 * (a - 8.0) ** 2 - 2.0 * (b - 4.0) ** 2 - 3.0 * x[4] ** 2 + x[5],
+        2.0 * a * b - a**2 - 2.0 * (b - 2.0) ** 2 - 14.0 * x[4] + 6.0 * x[5],
+        3.0 * a - 6.0 * b - 12.0 * (x[8] - 8.0) ** 2 + 7.0 * x[9],
+    ]
+
+
 CASES = (
     Case(
         "HS6",
@@ -97,6 +135,20 @@ CASES = (
         (2.0, 1.0),
         0.0,
         lambda x, sin: [x[0] ** 2 + x[1] ** 2 - 25.0, x[0] * x[1] - 9.0],
+    ),
+    Case(
+        "HS11",
+        _near(5.0, 0.0),
+        (4.9, 0.1),
+        16.501535777,
+        positive=lambda x, sin: [x[1] - x[0] ** 2],
+    ),
+    Case(
+        "HS12",
+        lambda x, sin: [x[0] - x[1] - 7.0, x[1] - 14.0],
+        (0.0, 0.0),
+        185.0,
+        positive=lambda x, sin: [25.0 - 4.0 * x[0] ** 2 - x[1] ** 2],
     ),
     Case(
         "HS14",
@@ -236,11 +288,27 @@ CASES = (
         (INFINITY, INFINITY, INFINITY),
     ),
     Case(
+        "HS35",
+        lambda x, sin: [x[0] + x[1] - 2.0, x[0] + x[2] - 2.0, x[1] - 1.0],
+        (0.5, 0.5, 0.5),
+        1.0 / 9.0,
+        positive=lambda x, sin: [3.0 - x[0] - x[1] - 2.0 * x[2]],
+        lower=(0.0, 0.0, 0.0),
+        upper=(INFINITY, INFINITY, INFINITY),
+    ),
+    Case(
         "HS42",
         _near(1.0, 2.0, 3.0, 4.0),
         (1.0, 1.0, 1.0, 1.0),
         28.0 - 10.0 * ROOT_2,
         lambda x, sin: [x[0] - 2.0, x[2] ** 2 + x[3] ** 2 - 2.0],
+    ),
+    Case(
+        "HS43",
+        lambda x, sin: [x[0] - 2.5, x[1] - 2.5, ROOT_2 * (x[2] - 5.25), x[3] + 3.5],
+        (0.0, 0.0, 0.0, 0.0),
+        35.875,
+        positive=_rosen_suzuki,
     ),
     Case(
         "HS46",
@@ -305,6 +373,13 @@ CASES = (
         upper=(10.0,) * 3,
     ),
     Case(
+        "HS61",
+        lambda x, sin: [2.0 * x[0] - 8.25, ROOT_2 * (x[1] + 4.0), ROOT_2 * (x[2] - 6.0)],
+        (0.0, 0.0, 0.0),
+        28.4163578,
+        lambda x, sin: [3.0 * x[0] - 2.0 * x[1] ** 2 - 7.0, 4.0 * x[0] - x[2] ** 2 - 11.0],
+    ),
+    Case(
         "HS65",
         lambda x, sin: [x[0] - x[1], (x[0] + x[1] - 10.0) / 3.0, x[2] - 5.0],
         (-4.5, 4.5, 0.0),
@@ -347,12 +422,27 @@ CASES = (
         ],
     ),
     Case(
+        "HS113",
+        _wong,
+        (2.0, 3.0, 5.0, 5.0, 1.0, 2.0, 7.0, 3.0, 6.0, 10.0),
+        55.3062091,
+        positive=_wong_limits,
+    ),
+    Case(
+        "BT1",
+        lambda x, sin: [10.0 * x[0] - 0.05, 10.0 * x[1]],
+        (0.08, 0.06),
+        99.0025,
+        lambda x, sin: [x[0] ** 2 + x[1] ** 2 - 1.0],
+    ),
+    Case(
         "BT2",
         lambda x, sin: [x[0] - 1.0, x[0] - x[1], (x[1] - x[2]) ** 2],
         (10.0, 10.0, 10.0),
         0.03256820025,
         lambda x, sin: [x[0] * (1.0 + x[1] ** 2) + x[2] ** 4 - 4.0 - 3.0 * ROOT_2],
     ),
+    Case("BT3", _chain, (20.0, 7.0, 2.0, 1.0, 1.0), 176.0 / 43.0, _linear(0.0)),
     Case(
         "BT8",
         _near(0.0, 0.0, 0.0),
@@ -374,6 +464,13 @@ CASES = (
             x[0] - x[4] ** 2 - 2.0,
         ],
     ),
+    Case(
+        "MARATOS",
+        lambda x, sin: [0.1 * x[0] - 5.0, 0.1 * x[1]],
+        (1.1, 0.1),
+        24.01,
+        lambda x, sin: [x[0] ** 2 + x[1] ** 2 - 1.0],
+    ),
 )
 
 
@@ -393,7 +490,13 @@ class X5(sf.V5):
     """Five unknowns."""
 
 
-KINDS: dict[int, Any] = {2: X2, 3: X3, 4: X4, 5: X5}
+class X10(sf.Matrix):
+    """Ten unknowns."""
+
+    SHAPE = (10, 1)
+
+
+KINDS: dict[int, Any] = {2: X2, 3: X3, 4: X4, 5: X5, 10: X10}
 
 
 def solver_of(case: Case, **choices: Any) -> caspar.Solver:

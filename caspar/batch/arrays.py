@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
+from caspar.frontend.markers import Table
 from caspar.frontend.symbolic.unit_ranges import UnitRange
 from caspar.memory.array import Array
 from caspar.solver.input.array_reader import UNIT_ROUNDINGS, UNIT_TOLERANCE, ArrayReader
@@ -149,6 +150,24 @@ class BatchArrays:
         rows = self._converted(array.reshape(-1, dim), xp)
         rows = self._with_units(where, rows, units, xp, None)
         return self._shared_out(where, rows, array.shape, problem)
+
+    def tables(self, where: str, table: type[Table], given: Any, *, is_pool: bool) -> Rows:
+        """Tables, one after the other; `length` is how many.
+
+        Args:
+            where: Factor and argument.
+            table: Their class.
+            given: One table, or several with an axis for their number in front.
+            is_pool: Whether an index names the tables of instances. Else there is one for each
+                problem, or one for all.
+        """
+        memory = self._reader.tables(where, table, given)
+        count, numbers = map(int, memory.shape)
+        if count == 0 or (not is_pool and count not in (1, self.num_problems)):
+            expected = "one or more" if is_pool else f"1, or {self.num_problems}: each problem's"
+            raise InputError(f"{where}: {count} tables; expected {expected}")
+        stride = 0 if is_pool or count == 1 else numbers
+        return Rows(memory.reshape(-1, 1), stride, count)
 
     def index(self, where: str, given: Any, size: int, what: str) -> Rows:
         """Return the node or row of its problem that each instance touches."""

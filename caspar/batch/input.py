@@ -6,7 +6,7 @@ kernel depends on, and what it is bound to. Once for each solve.
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -16,10 +16,11 @@ from caspar.batch.arrays import VALUES, BatchArrays, Ragged, Rows
 from caspar.batch.generate import parameters as names
 from caspar.batch.generate.programs import constant_name
 from caspar.batch.generate.shape import BatchShape, Instances, ProblemFactor, batch_shape
-from caspar.errors import InputError
+from caspar.errors import FactorError, InputError
 from caspar.frontend.factors.loss import LossParameter
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.markers import Table
 from caspar.memory.array import Array
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.bounds import NodeBounds
@@ -56,6 +57,22 @@ class Batch:
     mean_instances: float
     num_residuals: Array
     may_be_empty: bool
+
+
+def refuse_uncounted(factors: Sequence[TracedFactor]) -> None:
+    """Raise if instances may be left out for where they look up: no result would tell how many.
+
+    Raises:
+        FactorError: Names the factor and the argument.
+    """
+    for factor in factors:
+        for argument in factor.tables:
+            if argument.table is not None and argument.table.refuses:
+                raise FactorError(
+                    f"factor {factor.name}, argument {argument.source}: "
+                    f"{argument.table.__name__} has border='refuse', and results of a BatchSolver "
+                    "do not count what is left out; use 'clamp' or 'zero'"
+                )
 
 
 class Terms:
@@ -246,6 +263,8 @@ class _FactorReader:
             if self._count(argument) > 1:
                 count = self._count(argument)
                 self._add(name, self._arrays.index(where, given[name], count, "node"))
+        elif argument.table is not None:
+            self._read_tables(where, argument, argument.table, given[name])
         elif argument.kind is ArgumentKind.CONST_UNIQUE:
             self._once[name] = self._arrays.one_each(
                 where,
@@ -285,6 +304,19 @@ class _FactorReader:
         self._once[argument.source] = rows
         index = self._arrays.index(f"{where}, index", given["index"], rows.length, "row")
         self._add(f"{argument.source}{_INDEX}", index)
+
+    def _read_tables(self, where: str, argument: Argument, table: type[Table], given: Any) -> None:
+        """Tables of problems, or a pool of them, and where in it that of each instance begins."""
+        if argument.kind is ArgumentKind.CONST_UNIQUE:
+            self._once[argument.source] = self._arrays.tables(where, table, given, is_pool=False)
+            return
+        _check_names(where, given, [VALUES, "index"])
+        pool = self._arrays.tables(f"{where}, {VALUES}", table, given[VALUES], is_pool=True)
+        self._once[argument.source] = pool
+        index = self._arrays.index(f"{where}, index", given["index"], pool.length, "table")
+        numbers = int(pool.rows.shape[0]) // pool.length
+        starts = replace(index, rows=index.rows * np.int32(numbers))
+        self._add(f"{argument.source}{_INDEX}", starts)
 
     def _add(self, name: str, rows: Rows) -> None:
         self._rows[name] = rows

@@ -15,8 +15,8 @@ from caspar.batch.generate.shape import BatchShape, Team
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS, Target
 from caspar.errors import OptionError
-from caspar.inspect.programs import ProgramInspection
 from caspar.inspect.resources import KernelReport, ResourcesView
+from caspar.inspect.stages import ProgramInspection
 from caspar.inspect.views import TextView, source_view
 from caspar.ir.graph import Graph
 from caspar.runtime.nvidia.nvrtc import compile_source

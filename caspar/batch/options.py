@@ -33,6 +33,7 @@ ALLOWED = (
     "cost_tolerance",
     "gradient_tolerance",
     "step_tolerance",
+    "constraint_tolerance",
     "check",
 )
 """Those of `SolveOptions` that a batch has."""

@@ -16,6 +16,9 @@ from caspar.solver.result.result import NAMES_OF_RESULT, SolveStatus, values_by_
 STATUSES = tuple(SolveStatus)
 """Codes are places in it."""
 
+MOST_NAMED = 5
+"""Problems whose constraints do not hold that a report names."""
+
 
 def on_host(array: Any) -> NDArray[Any]:
     """An array of any library as NumPy's."""
@@ -23,6 +26,34 @@ def on_host(array: Any) -> NDArray[Any]:
         if hasattr(array, move):
             return np.asarray(to_numpy(getattr(array, move)()))
     return np.asarray(array)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchViolation:
+    """The constraint entry of each problem that is farthest from what must hold.
+
+    Arrays are NumPy's, on the host.
+
+    Attributes:
+        unscaled: (P,) the greatest distance of an entry, in its own unit.
+        scaled: (P,) the greatest distance relative to the terms that an entry is made of, which
+            `constraint_tolerance` is compared with.
+        constraint: (P,) names of the constraints that have the greatest relative distance; empty
+            if there are none.
+        instance: (P,) their instances, counted within the problem.
+    """
+
+    unscaled: NDArray[np.float64]
+    scaled: NDArray[np.float64]
+    constraint: NDArray[np.object_]
+    instance: NDArray[np.int32]
+
+
+def equal_violations(num_problems: int, distance: float = 0.0) -> BatchViolation:
+    """Violations of problems without constraints, or of ones that have not been looked at."""
+    unscaled, scaled = np.full((2, num_problems), distance)
+    names: NDArray[np.object_] = np.full(num_problems, "", object)
+    return BatchViolation(unscaled, scaled, names, np.zeros(num_problems, np.int32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +78,9 @@ class BatchResult:
         setup_time_s: Seconds to check and bring the arrays.
         solve_time_s: Seconds of the kernel.
         given: The arrays of the solve, for `BatchSolver.gradient` and `covariance`.
+        multipliers: For each constraint (P, m, dim): see `SolveResult.multipliers`. Of ragged
+            constraints (n, dim), in the order in which their rows were passed.
+        violation: How far the constraints of each problem are from holding.
         fields: For each node type that is a dataclass, which numbers of a row are which field.
 
     Example:
@@ -74,11 +108,13 @@ class BatchResult:
     setup_time_s: float
     solve_time_s: float
     given: Any = field(default=None, repr=False)
+    multipliers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    violation: BatchViolation = field(default_factory=lambda: equal_violations(0), repr=False)
     fields: Mapping[str, Mapping[str, range]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Let mappings suggest names."""
-        for name in ("values", "active_bounds", "fields"):
+        for name in ("values", "active_bounds", "fields", "multipliers"):
             object.__setattr__(self, name, ByName(getattr(self, name), NAMES_OF_RESULT[name]))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,11 +176,33 @@ class BatchResult:
             f"  {number:>9,}  {status.name}: {status.value}"
             for status, number in self.counts.items()
         ]
+        lines += self._constraint_lines()
         times = (
             f"compile {time_text(self.compile_time_s)}, setup {time_text(self.setup_time_s)}, "
             f"solve {time_text(self.solve_time_s)}"
         )
         return "\n".join([*lines, times])
+
+    def _constraint_lines(self) -> list[str]:
+        """Say how well constraints hold, and which do not hold."""
+        if len(self.multipliers) == 0 or self.num_problems == 0:
+            return []
+        violation, lines = self.violation, []
+        held = np.flatnonzero(self.is_success)
+        if len(held) > 0:
+            lines.append(
+                f"constraints of these {len(held):,} successes hold to "
+                f"{violation.unscaled[held].max():.1e}, relative to their terms "
+                f"{violation.scaled[held].max():.1e}"
+            )
+        failed = np.flatnonzero(self._host_codes == STATUSES.index(SolveStatus.INFEASIBLE))
+        named = [
+            f"problem {problem}: {violation.constraint[problem]}[{violation.instance[problem]}] "
+            f"(by {violation.unscaled[problem]:.3g})"
+            for problem in failed[:MOST_NAMED].tolist()
+        ]
+        more = f" and {len(failed) - len(named):,} more" if len(failed) > len(named) else ""
+        return lines if len(named) == 0 else [*lines, f"do not hold: {', '.join(named)}{more}"]
 
     def _repr_html_(self) -> str:
         return preformatted(str(self))

@@ -18,7 +18,7 @@ from caspar.batch.generate.kernel import KERNEL, cached_batch_kernel
 from caspar.batch.generate.shape import BatchShape
 from caspar.batch.input import Batch
 from caspar.batch.options import options_of_singular
-from caspar.batch.result import STATUSES
+from caspar.batch.result import STATUSES, equal_violations
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
@@ -123,6 +123,8 @@ class BatchRun:
 
     Attributes:
         compile_time_s: Seconds of compiling in the run.
+        ends: By node type (P * count, storage_dim) the values that the kernel writes.
+        outputs: By name (P,) costs, iterations and statuses that it writes.
     """
 
     def __init__(
@@ -141,16 +143,16 @@ class BatchRun:
         storage = batch.shape.storage.value
         bindings = input_bindings(backend, batch)
         self._starts = [bindings[names.values_name(place)].data for place in range(len(nodes))]
-        self._ends = [xp.empty(start.shape, storage) for start in self._starts]
-        self._outputs = {
+        self.ends = [xp.empty(start.shape, storage) for start in self._starts]
+        self.outputs = {
             names.INITIAL_COST: xp.empty(count, np.float64),
             names.FINAL_COST: xp.empty(count, np.float64),
             names.ITERATIONS: xp.empty(count, np.int32),
             names.STATUS: xp.empty(count, np.int32),
         }
         self._options = options
-        others = {names.result_name(place): end for place, end in enumerate(self._ends)}
-        others |= self._outputs
+        others = {names.result_name(place): end for place, end in enumerate(self.ends)}
+        others |= self.outputs
         self._bindings = bindings | {name: Binding(array, 0) for name, array in others.items()}
         self._first = None if count == 0 else self._bound(kernel, options)
 
@@ -185,7 +187,7 @@ class BatchRun:
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of `BatchResult`, as the kind of arrays that were given."""
         return found_arrays(
-            self._backend, self._batch, arrays, self._starts, self._ends, self._outputs
+            self._backend, self._batch, arrays, self._starts, self.ends, self.outputs
         )
 
 
@@ -233,7 +235,8 @@ def found_arrays(
         "num_residuals": backend.upload(batch.num_residuals),
     }
     given_kind = {name: given_back(array, like, backend) for name, array in found.items()}
-    return {"values": values, "active_bounds": active, **given_kind}
+    violation = equal_violations(batch.num_problems)
+    return {"values": values, "active_bounds": active, "violation": violation, **given_kind}
 
 
 def given_back(array: Array, like: Any, backend: Backend) -> Any:

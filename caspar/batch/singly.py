@@ -187,6 +187,14 @@ class _FactorRows:
 
     def _constant(self, one: Argument, own: slice) -> Any:
         rows, index = self._constants[one.source]
+        if one.table is not None:
+            # without an instance any will do
+            own_starts = index[own] if own.start < own.stop else np.zeros(1, np.int32)
+            starts, number = np.unique(own_starts, return_inverse=True)
+            tables = one.table.unpacked(one.table.split(rows[:, 0], starts))
+            if one.kind is ArgumentKind.CONST_UNIQUE:
+                return tables[0]
+            return {"values": tables, "index": number[: own.stop - own.start]}
         is_term = one in self._factor.terms
         if one.kind is ArgumentKind.CONST_UNIQUE:
             # without an instance any will do

@@ -13,7 +13,7 @@ from caspar.batch.gradients.gradient import (
     Gradient,
     batch_given,
 )
-from caspar.batch.input import Batch, Terms, read_batch
+from caspar.batch.input import Batch, Terms, read_batch, refuse_uncounted
 from caspar.batch.options import (
     checked_options,
     checked_precision,
@@ -24,13 +24,14 @@ from caspar.batch.options import (
 )
 from caspar.batch.run import CompiledKernels
 from caspar.batch.singly import Runs, SingleSolver
-from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.factor import Factor, refuse_constraints
 from caspar.options import (
     BackendChoice,
     BatchPrecisionName,
     HessianName,
     Precision,
     checked_flag,
+    refuse_constraint_tolerance,
 )
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
@@ -45,6 +46,8 @@ from caspar.solver.choice.recipe import (
 from caspar.solver.input.array_reader import ArrayReader
 
 if TYPE_CHECKING:
+    from caspar.batch.constraints.problems import BatchConstraints
+    from caspar.batch.constraints.run import ConstrainedRun
     from caspar.batch.inspection import BatchInspection
 
 
@@ -55,6 +58,7 @@ class BatchSolver(Remade):
     All of its Levenberg-Marquardt loop is one generated kernel, which is compiled for the factors
     and for how arrays are passed, not for the number of problems or of instances. Problems of more
     than 48 unknowns, on the processor 96, are solved one after the other by a `Solver` instead.
+    With constraints the kernel runs several times: see `docs/guide/constraints.md`.
 
     Pickles and copies hold factors, by module and name, and the arguments below.
 
@@ -64,7 +68,8 @@ class BatchSolver(Remade):
         team: Who solves one: a thread or a warp; None: as sizes suggest.
 
     Args:
-        factors: Functions decorated with `caspar.factor`; a single one needs no list.
+        factors: Functions decorated with `caspar.factor`, and constraints, decorated with
+            `caspar.constraint`; a single one needs no list.
         backend: `cuda`, `cpu`, `auto`, or a backend object, as for `Solver`.
         precision: `float64`, which `auto` is, or `float32`: values, residuals and normal equations
             in float32, costs summed in float64.
@@ -93,12 +98,12 @@ class BatchSolver(Remade):
         precision: BatchPrecisionName | Precision = "auto",
     ) -> None:
         start = time.perf_counter()
-        self._given = checked_factors(factors, without_constraints="BatchSolver")
+        self._given = checked_factors(factors)
         self._choices = {"backend": backend, "precision": precision}
         self.precision: Precision = checked_precision(precision)
         with showing(None):
             recipe = make_recipe(self._given, precision=self.precision)
-        recipe.refuse_tables("BatchSolver")
+        refuse_uncounted(recipe.factors)
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None
@@ -106,6 +111,7 @@ class BatchSolver(Remade):
         traced = as_traced(self._given, self._factors)
         self._singly = SingleSolver(traced, self.backend, self.precision)
         self._terms = Terms(self._factors)
+        self._constraints = self._made_constraints()
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)
         self._kernels.backlog_s = time.perf_counter() - start
@@ -143,11 +149,13 @@ class BatchSolver(Remade):
                 with n nodes in each, node i of problem p is instance n p + i.
             bounds: Limits of fields, as for `Solver.solve`, with problems as instances likewise.
             **options: `max_iterations`, `initial_damping`, `min_damping`, `max_damping`,
-                `cost_tolerance`, `gradient_tolerance`, `step_tolerance`, `check`: see
-                `caspar.SolveOptions`. None stands for what `Solver` would take for one problem.
+                `cost_tolerance`, `gradient_tolerance`, `step_tolerance`, `constraint_tolerance`,
+                `check`: see `caspar.SolveOptions`. None stands for what `Solver` would take for one
+                problem.
 
         Raises:
-            InputError: Arrays, `fixed` or `bounds` do not fit the factors.
+            InputError: Arrays, `fixed` or `bounds` do not fit the factors; or problems with
+                constraints are too large for a kernel.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
 
@@ -215,6 +223,7 @@ class BatchSolver(Remade):
 
         Raises:
             InputError: As `solve`; or problems are too large for a kernel.
+            FactorError: There are constraints, which it does not take.
 
         Example:
             >>> import caspar
@@ -226,6 +235,7 @@ class BatchSolver(Remade):
             >>> batch.covariance(fits).ravel().round(3)
             array([0.5, 0.5])
         """
+        refuse_constraints(self._given, "BatchSolver.covariance")
         scales = checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         arrays, fixed, bounds = arrays_after(arrays, fixed, bounds)
         with showing(None), self.backend.scope():
@@ -260,6 +270,7 @@ class BatchSolver(Remade):
 
         Raises:
             InputError, OptionError: Something does not fit.
+            FactorError: There are constraints, which it does not take.
 
         Example:
             >>> import caspar
@@ -273,6 +284,7 @@ class BatchSolver(Remade):
             array([[0.5, 0.5],
                    [5. , 5. ]])
         """
+        refuse_constraints(self._given, "BatchSolver.gradient")
 
         def read(*given: Any) -> Batch:
             return self._read(*given, check=True, precision=Precision.FLOAT64)
@@ -301,7 +313,7 @@ class BatchSolver(Remade):
         with self.backend.scope():
             batch = self._read(arrays, fixed, bounds, check=True)
             refuse_large(batch.shape, self._target, "source")
-            return self._kernels.source(batch.shape).text
+            return self._kernels.source(self._solved_shape(batch.shape)).text
 
     def inspect(
         self,
@@ -331,9 +343,18 @@ class BatchSolver(Remade):
             with self.backend.scope():
                 shape = self._read(arrays, fixed, bounds, check=True, target=target).shape
             refuse_large(shape, target, "inspect")
-            return shape
+            return self._solved_shape(shape)
 
         return inspect_batch(shape_for, self._target if target is None else target, arch)
+
+    def _made_constraints(self) -> "BatchConstraints | None":
+        """Return the constraints; None: there are none."""
+        kinds = self.constraint_kinds
+        if len(kinds) == 0:
+            return None
+        from caspar.batch.constraints.problems import BatchConstraints
+
+        return BatchConstraints(self.backend, self._nodes, self._factors, kinds)
 
     def _runs(
         self,
@@ -341,14 +362,26 @@ class BatchSolver(Remade):
         fixed: Mapping[str, Any] | None,
         bounds: Mapping[str, Any] | None,
         options: Mapping[str, Any],
-    ) -> Runs:
+    ) -> "Runs | ConstrainedRun":
         """Return the runs that solve the problems, ready to be launched."""
-        chosen = checked_options(options)
+        chosen, constraints = checked_options(options), self._constraints
+        if constraints is None:
+            refuse_constraint_tolerance(chosen)
         batch = self._read(arrays, fixed, bounds, check=chosen.check)
+        if constraints is not None:
+            from caspar.batch.constraints.run import ConstrainedRun
+
+            constraints.check_names(arrays)
+            refuse_large(batch.shape, self._target, "constraints")
+            return ConstrainedRun(constraints, self._kernels, batch, chosen)
         if is_large(batch.shape, self._target):
             return self._singly.runs(batch, bounds, options)
         kernel = self._kernels.solving(batch.shape)
         return self._kernels.run(kernel, batch, option_numbers(chosen, batch.shape))
+
+    def _solved_shape(self, shape: BatchShape) -> BatchShape:
+        """The shape that a kernel is generated for."""
+        return shape if self._constraints is None else self._constraints.shape(shape)
 
     @property
     def _target(self) -> str:

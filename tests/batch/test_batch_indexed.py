@@ -125,3 +125,56 @@ def test_ragged_losses_weights_and_covariances_as_masked_ones(team: Team) -> Non
     wanted = solver.covariance({**start, "decay": padded, **masked.values}, fixed=held)
     assert_allclose(found, wanted, rtol=1e-5, atol=1e-15)
     assert_array_equal(found[1, 2], 0.0)
+
+
+def test_gradients_by_rows_that_instances_share() -> None:
+    start, points, pixels = views()
+    rng = np.random.default_rng(0)
+    order = rng.permutation(points.shape[1])
+    cotangents = {"Camera": rng.normal(size=start.shape)}
+    plain = {"Camera": start, "reprojection": {"point": points, "pixel": pixels}}
+    solver = caspar.BatchSolver(reprojection, backend="cpu")
+    wanted = solver.gradient(solver.solve(plain), cotangents)["reprojection"]
+    shuffled = points[:, np.argsort(order)]
+    own = {"point": {"values": shuffled, "index": order[None]}, "pixel": pixels}
+    solver = caspar.BatchSolver(template, backend="cpu")
+    found = solver.gradient(solver.solve({"Camera": start, "template": own}), cotangents)
+    assert_allclose(found["template"]["pixel"], wanted["pixel"], rtol=1e-12)
+    assert_allclose(found["template"]["point"][:, order], wanted["point"], rtol=1e-12)
+    # rows of all problems, by a ragged index
+    problem = np.repeat(np.arange(points.shape[0]), points.shape[1])
+    row = np.arange(len(problem))
+    ragged = {
+        "point": {
+            "values": points.reshape(1, -1, 3),
+            "index": {"values": row[::-1], "problem": problem[::-1]},
+        },
+        "pixel": {"values": pixels.reshape(-1, 2)[::-1], "problem": problem[::-1]},
+    }
+    found = solver.gradient(solver.solve({"Camera": start, "template": ragged}), cotangents)
+    by_rows = found["template"]["point"].reshape(points.shape)
+    assert_allclose(by_rows, wanted["point"], rtol=1e-6, atol=1e-9)
+
+
+class Many(sf.V9):
+    """Unknowns of a problem that is solved by itself."""
+
+
+@caspar.factor
+def near_row(
+    many: Annotated[Many, caspar.TunableShared],
+    goal: Annotated[sf.V9, caspar.ConstIndexed],
+) -> sf.V9:
+    """A node is near a row."""
+    return many - goal
+
+
+def test_large_problems_read_the_rows_that_they_name() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1, 30, 9))
+    index = rng.integers(0, 30, (2, 20))
+    nodes = np.tile(np.arange(20), (2, 1))
+    own = {"many": nodes, "goal": {"values": rows, "index": index}}
+    solver = caspar.BatchSolver(near_row, backend="cpu")
+    result = solver.solve({"Many": np.zeros((2, 20, 9)), "near_row": own})
+    assert_allclose(result.values["Many"], rows[0][index], atol=1e-12)

@@ -149,7 +149,7 @@ class InstanceText:
             array, first = known.get(name, (name, "0"))
             self.text.set(f"{array}[{_sum(first, entry)}]", value)
 
-        self.text.program(program, read, store if add is None else add)
+        self.text.program(program, read, store if add is None else add, known.__getitem__)
 
     def load(self) -> None:
         """`x` and `y` are the start values; and what restricts them."""

@@ -4,6 +4,7 @@ Node i of problem p is node n p + i there, and what several instances share is a
 Cost tier: once for a gradient.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
@@ -33,12 +34,13 @@ def as_one_factor(factor: TracedFactor) -> TracedFactor:
     )
 
 
-def as_one_problem(batch: Batch, backend: Backend) -> Problem:
+def as_one_problem(batch: Batch, backend: Backend, names: Container[str] | None = None) -> Problem:
     """A batch as a problem of factors from `as_one_factor`, on the device.
 
     Args:
         batch: With the values after a solve, in float64.
         backend: Where it goes.
+        names: Of the factors whose arrays it has; None: of all.
     """
     return Problem(
         values={name: backend.upload(rows) for name, rows in batch.starts.items()},
@@ -47,6 +49,7 @@ def as_one_problem(batch: Batch, backend: Backend) -> Problem:
         factors={
             one.factor.name: _Flat(batch, backend, number, one).arrays()
             for number, one in enumerate(batch.shape.factors)
+            if names is None or one.factor.name in names
         },
         free=batch.free,
         bounds=batch.bounds,
@@ -78,7 +81,9 @@ class _Flat:
         """Indices and constants."""
         factor = self._one.factor
         constants = {
-            one.source: ConstantArray(self._array(one)[0], self._int32(self._row_of(one)))
+            one.source: ConstantArray(
+                self._array(constant_name(self._number, one))[0], self._int32(self._row_of(one))
+            )
             for one in factor.inputs
             if one.node is None
         }
@@ -87,16 +92,23 @@ class _Flat:
         nodes = {one.name: self._int32(self._node_of(one)) for one in factor.nodes}
         return FactorArrays(count, nodes, constants, by_instance, count)
 
-    def _array(self, argument: Argument) -> tuple[Array, int]:
-        array, stride = self._batch.arrays[constant_name(self._number, argument)]
+    def _array(self, name: str) -> tuple[Array, int]:
+        array, stride = self._batch.arrays[name]
         return self._backend.upload(array), stride
 
     def _row_of(self, argument: Argument) -> Array:
         """Return the row of an argument's array that each instance reads."""
-        stride = self._array(argument)[1]
-        is_once = argument.kind is ArgumentKind.CONST_UNIQUE
-        if is_once:
+        name = constant_name(self._number, argument)
+        stride = self._batch.arrays[name][1]
+        if argument.kind is ArgumentKind.CONST_UNIQUE:
             return self._problem * stride
+        if argument.kind is ArgumentKind.CONST_INDEXED:
+            index, own_stride = self._array(names.index_name(name))
+            return index[self._place(own_stride)] + self._problem * stride
+        return self._place(stride)
+
+    def _place(self, stride: int) -> Array:
+        """Return the row of each instance's own in an array."""
         return self._within + self._problem * stride if self._row is None else self._row
 
     def _node_of(self, argument: Argument) -> Array:
@@ -107,7 +119,8 @@ class _Flat:
         if argument.kind is ArgumentKind.NODE_PAIR:
             within = self._within + (1 if argument.successor else 0)
         else:
-            within = self._array(argument)[0][self._row_of(argument)]
+            index, stride = self._array(constant_name(self._number, argument))
+            within = index[self._place(stride)]
         return self._problem * count + within
 
     def _int32(self, index: Array) -> Array:

@@ -16,7 +16,7 @@ from caspar.batch.gradients.flat import as_one_factor, as_one_problem
 from caspar.batch.gradients.given import batch_given, solved_and_remarks
 from caspar.batch.input import Batch
 from caspar.batch.result import BatchResult, on_host
-from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.gradients.adjoint import Adjoint, gradient_kernels
@@ -219,11 +219,13 @@ def _shaped(backend: Backend, one: Argument, rows: Array, passed: Any) -> Array:
     """(rows, dim) of a constant as it was passed to a `BatchSolver`."""
     given = passed.get(one.source) if isinstance(passed, Mapping) else None
     shape = shape_of(passed_for(one, passed))
-    is_ragged = isinstance(given, Mapping)
-    usual = 3 if is_per_instance(one) and not is_ragged else 2
-    if isinstance(given, Mapping):
+    problem = given.get("problem") if isinstance(given, Mapping) else None
+    is_ragged = problem is not None
+    has_rows = is_per_instance(one) or one.kind is ArgumentKind.CONST_INDEXED
+    usual = 3 if has_rows and not is_ragged else 2
+    if is_ragged:
         # rows are in the order of problems here
-        order = backend.upload(np.argsort(on_host(given["problem"]), kind="stable"))
+        order = backend.upload(np.argsort(on_host(problem), kind="stable"))
         ordered = rows.copy()
         ordered[order] = rows
         rows = ordered

@@ -6,11 +6,13 @@ tier: array code on the host, once for a solve of the loop.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import numpy as np
 
 from caspar.frontend.factors.factor import ConstraintKind
 from caspar.solver.constraints.violations import Floats, Linearised, Sizes
+from caspar.solver.normal.sums import add_rows
 
 FIRST_PENALTY = 10.0
 """First penalty of an instance, in variables in which the cost has a curvature of 1 and the
@@ -45,7 +47,7 @@ class Terms:
     @staticmethod
     def of(penalties: Floats) -> "Terms":
         """Before the first solve."""
-        zeros, far = np.zeros(penalties.shape), np.full(penalties.shape, np.inf)
+        zeros, far = np.zeros_like(penalties), np.full_like(penalties, np.inf)
         return Terms(zeros, penalties, penalties, far)
 
     @property
@@ -58,13 +60,13 @@ class Terms:
         """Cost of the terms if all constraints hold: the cost of a solve is too high by it."""
         return 0.5 * float((self.multipliers**2 / self.penalties).sum())
 
-    def updated(self, found: Linearised) -> "Terms":
-        """After a solve that ended at some values."""
+    def updated(self, found: Linearised, enough: float = ENOUGH) -> "Terms":
+        """After a solve that ended at some values; entries of `enough` keep their penalties."""
         multipliers = self.multipliers - self.penalties * found.rows
         if found.kind is ConstraintKind.POSITIVE:
             multipliers = np.maximum(multipliers, 0.0)
         distance = np.abs(multipliers - self.multipliers) / self.penalties
-        is_slow = distance > ENOUGH * self.distance
+        is_slow = distance > enough * self.distance
         grown = np.where(is_slow, GROWTH, 1.0) * self.penalties
         penalties = np.minimum(grown, MOST_GROWTH * self.first)
         return replace(self, multipliers=multipliers, penalties=penalties, distance=distance)
@@ -75,12 +77,36 @@ def first_terms(
 ) -> dict[str, Terms]:
     """Multipliers of 0, and penalties that fit the cost.
 
-    Entries of c are scaled by the sizes of their terms. In variables scaled by the roots of the
-    curvatures an instance then has the slopes g, and its penalty is `FIRST_PENALTY` / max g^2.
-    Unknowns on which no factor depends get a curvature by the instances that are done, and so on.
     Where nothing has a curvature the penalty is the usual one.
 
     Args:
+        found: The constraints at the start.
+        curvatures: See `first_penalties`.
+        sizes: Of values, by node type.
+    """
+    penalties = first_penalties(np, found, curvatures, sizes)
+    made = [rows[rows > 0.0] for rows in penalties.values()]
+    usual = float(np.median(np.concatenate(made))) if any(map(len, made)) else FIRST_PENALTY
+    return {
+        name: Terms.of(np.where(rows > 0.0, rows, usual)[:, None] / found[name].scale(sizes) ** 2)
+        for name, rows in penalties.items()
+    }
+
+
+def first_penalties(
+    xp: ModuleType,
+    found: Mapping[str, Linearised],
+    curvatures: Mapping[str, Floats],
+    sizes: Sizes,
+) -> dict[str, Floats]:
+    """(m,) the penalty of each instance by constraint, of entries in units of their terms.
+
+    In variables scaled by the roots of the curvatures an instance has the slopes g, and its penalty
+    is `FIRST_PENALTY` / max g^2. Unknowns on which no factor depends get a curvature by the
+    instances that are done, and so on. The penalty is 0 where nothing has a curvature.
+
+    Args:
+        xp: NumPy or CuPy, by where arrays are.
         found: The constraints at the start.
         curvatures: By node type (n, tangent_dim), the diagonal of J^T J of all factors; 0 for what
             is held.
@@ -88,38 +114,34 @@ def first_terms(
     """
     known = {name: rows.copy() for name, rows in curvatures.items()}
     scales = {name: one.scale(sizes) for name, one in found.items()}
-    penalties = {name: np.zeros(len(one.rows)) for name, one in found.items()}
-    while not all((rows > 0.0).all() for rows in penalties.values()):
+    penalties = {name: np.zeros_like(one.rows[:, 0]) for name, one in found.items()}
+    while not all(bool((rows > 0.0).all()) for rows in penalties.values()):
         fresh = {}
         for name, one in found.items():
             slopes = _slopes(one, scales[name], known)
             is_new = (penalties[name] == 0.0) & (slopes > 0.0)
             fresh[name] = np.where(is_new, FIRST_PENALTY / np.where(is_new, slopes, 1.0), 0.0)
-        if not any(rows.any() for rows in fresh.values()):
+        if not any(bool(rows.any()) for rows in fresh.values()):
             break
-        spread = {name: np.zeros(rows.shape) for name, rows in known.items()}
+        spread = {name: np.zeros_like(rows) for name, rows in known.items()}
         for name, one in found.items():
             penalties[name] += fresh[name]
             weights = (fresh[name] / FIRST_PENALTY)[:, None] / scales[name] ** 2
             for node in one.nodes:
                 share = (node.entries**2 * weights[:, :, None]).sum(axis=1)
-                np.add.at(spread[node.node], node.index, share)
+                add_rows(xp, spread[node.node], node.index, share)
         for name, rows in known.items():
             rows[...] = np.where(rows > 0.0, rows, spread[name])
-    made = [rows[rows > 0.0] for rows in penalties.values()]
-    usual = float(np.median(np.concatenate(made))) if any(map(len, made)) else FIRST_PENALTY
-    return {
-        name: Terms.of(np.where(rows > 0.0, rows, usual)[:, None] / scales[name] ** 2)
-        for name, rows in penalties.items()
-    }
+    return penalties
 
 
 def _slopes(found: Linearised, scale: Floats, curvatures: Mapping[str, Floats]) -> Floats:
     """(m,) the greatest g^2 of each instance, by the unknowns whose curvature is known."""
-    total = np.zeros(found.rows.shape)
+    total = np.zeros_like(found.rows)
     for node in found.nodes:
         curvature = curvatures[node.node][node.index][:, None, :]
         is_known = curvature > 0.0
         share = node.entries**2 / np.where(is_known, curvature, 1.0)
         total += np.where(is_known, share, 0.0).sum(axis=2)
-    return np.asarray((total / scale**2).max(axis=1, initial=0.0))
+    slopes: Floats = (total / scale**2).max(axis=1)
+    return slopes

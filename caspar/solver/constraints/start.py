@@ -4,16 +4,18 @@ Input: a `Problem` in float64 and its constraints at the start. Output: a `Begin
 kernels once for a solver, the rest once for a solve.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from caspar.equations.solver_form import couples_reduced, eliminable_types
 from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.constraints.penalties import Terms, first_terms
-from caspar.solver.constraints.violations import Floats, Linearised, Sizes
+from caspar.solver.constraints.violations import Floats, Linearised, NodeRows, Sizes
 from caspar.solver.input.problem import Problem
 from caspar.solver.normal.jacobians import DerivativeKernels, FactorJacobian
 from caspar.solver.normal.sums import add_rows
@@ -90,41 +92,55 @@ def curvatures_of(
     jacobians: Sequence[FactorJacobian],
 ) -> dict[str, Floats]:
     """Return the (n, tangent_dim) diagonal of J^T J by node type; 0 for what is held."""
+    summed = summed_squares(backend, nodes, problem, jacobians)
+    found = {name: np.asarray(backend.to_host(rows)) for name, rows in summed.items()}
+    for name in problem.free:
+        found[name] = found[name] * moving_components(problem, name)
+    return found
+
+
+def summed_squares(
+    backend: Backend,
+    nodes: Sequence[NodeType],
+    problem: Problem,
+    jacobians: Sequence[FactorJacobian],
+) -> dict[str, Array]:
+    """(n, tangent_dim) the diagonal of J^T J by node type, on the backend's device."""
     xp = backend.xp
     found = {}
     for node in nodes:
-        total = xp.zeros((problem.counts[node.name], node.tangent_dim))
+        total = found[node.name] = xp.zeros((problem.counts[node.name], node.tangent_dim))
         for factor in jacobians:
             for one in factor.nodes:
                 if one.node == node.name:
                     add_rows(xp, total, one.index, (one.entries**2).sum(axis=1))
-        found[node.name] = np.asarray(backend.to_host(total))
-        if node.name in problem.free:
-            found[node.name] = found[node.name] * _free(problem, node.name)
     return found
 
 
-def without_held(found: Mapping[str, Linearised], problem: Problem) -> dict[str, Linearised]:
-    """Constraints without the derivatives by what is held."""
-    if len(problem.free) == 0:
-        return dict(found)
-    return {
-        name: replace(
-            one,
-            nodes=tuple(
-                replace(node, entries=node.entries * _free(problem, node.node)[node.index][:, None])
-                if node.node in problem.free
-                else node
-                for node in one.nodes
-            ),
-        )
-        for name, one in found.items()
-    }
+def without_held(
+    found: Mapping[str, Linearised], problem: Problem, upload: Callable[[Any], Array] = np.asarray
+) -> dict[str, Linearised]:
+    """Constraints without the derivatives by what is held.
+
+    Args:
+        found: Constraints.
+        problem: Says what is held.
+        upload: Brings an array to where they are.
+    """
+    moves = {name: upload(moving_components(problem, name)) for name in problem.free}
+
+    def moving(node: NodeRows) -> NodeRows:
+        if node.node not in moves:
+            return node
+        return replace(node, entries=node.entries * moves[node.node][node.index][:, None])
+
+    return {name: replace(one, nodes=tuple(map(moving, one.nodes))) for name, one in found.items()}
 
 
-def _free(problem: Problem, name: str) -> Floats:
+def moving_components(problem: Problem, name: str) -> Floats:
     """(n, tangent_dim) 1 for what moves, also where it has bounds; else 0."""
     if name in problem.bounds:
         limits = problem.bounds[name]
         return np.asarray(limits.lower <= limits.upper, np.float64)
-    return np.asarray(problem.free[name], np.float64)
+    free: Floats = problem.free[name].astype(np.float64)
+    return free

@@ -80,11 +80,15 @@ class Linearised:
         """(m, dim) what each entry of c would be, if its terms did not cancel.
 
         Args:
-            sizes: Of values; see `value_sizes`.
+            sizes: Of values; see `value_sizes`. Those of a batch are (n, tangent_dim), by node.
         """
-        total = np.zeros(self.rows.shape)
+        total = np.zeros_like(self.rows)
         for one in self.nodes:
-            total += np.abs(one.entries) @ sizes[one.node]
+            size = sizes[one.node]
+            if size.ndim == 1:
+                total += np.abs(one.entries) @ size
+            else:
+                total += (np.abs(one.entries) @ size[one.index][:, :, None])[:, :, 0]
         return np.where(total > 0.0, total, 1.0)
 
 
@@ -107,9 +111,18 @@ class Constraints:
         makers = {FIRST: partial(constraint_kernel, is_curved=False)}
         self._kernels = InstanceKernels(backend, "constraints", makers)
 
-    def at(self, problem: Problem) -> dict[str, Linearised]:
-        """Linearise the constraints that have instances, by name."""
+    def load(self) -> None:
+        """Compile the kernels, if that has not been done."""
         self._kernels.load(self.factors, [FIRST])
+
+    def at(self, problem: Problem, *, on_host: bool = True) -> dict[str, Linearised]:
+        """Linearise the constraints that have instances, by name.
+
+        Args:
+            problem: The values.
+            on_host: Whether arrays are brought to the host, or stay on the backend's device.
+        """
+        self.load()
         backend = self._backend
         values = {name: Packed.of(backend, rows) for name, rows in problem.values.items()}
         found = {}
@@ -119,7 +132,8 @@ class Constraints:
             inputs = InstanceInputs(backend, factor, problem, values)
             launch, outputs = inputs.bind(self._kernels.of(factor, FIRST), first_dims(factor))
             backend.runner([launch])()
-            found[factor.name] = linearised(backend, inputs, self.kinds[factor.name], outputs)
+            kind = self.kinds[factor.name]
+            found[factor.name] = linearised(backend, inputs, kind, outputs, on_host=on_host)
         return found
 
 
@@ -131,15 +145,24 @@ def first_dims(factor: TracedFactor) -> dict[str, int]:
 
 
 def linearised(
-    backend: Backend, inputs: InstanceInputs, kind: ConstraintKind, outputs: Mapping[str, Any]
+    backend: Backend,
+    inputs: InstanceInputs,
+    kind: ConstraintKind,
+    outputs: Mapping[str, Any],
+    *,
+    on_host: bool = True,
 ) -> Linearised:
-    """A constraint from what its kernel wrote."""
-    rows = np.array(backend.to_host(outputs[FactorPart.RESIDUAL.text]))
+    """A constraint from the arrays that its kernel wrote."""
+
+    def brought(array: Any) -> Any:
+        return np.array(backend.to_host(array)) if on_host else array
+
+    rows = brought(outputs[FactorPart.RESIDUAL.text])
     nodes = tuple(
         NodeRows(
             one.node_type.name,
-            np.asarray(backend.to_host(inputs.index[one.name])),
-            np.array(backend.to_host(outputs[one.part(FactorPart.JACOBIAN.text)])).reshape(
+            brought(inputs.index[one.name]),
+            brought(outputs[one.part(FactorPart.JACOBIAN.text)]).reshape(
                 *rows.shape, one.tangent_dim
             ),
         )

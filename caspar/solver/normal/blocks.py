@@ -61,7 +61,7 @@ class Unknowns:
 
     @staticmethod
     def of(shapes: Mapping[str, tuple[int, int]], chunk: int | None = None) -> "Unknowns":
-        """Those of some node types, by (count, dim); in chunks every type begins a new one."""
+        """Return the unknowns of node types by (count, dim); each type begins a new chunk."""
         nodes, gaps, size = {}, [], 0
         for name, (count, dim) in shapes.items():
             if chunk is not None and size % chunk != 0:

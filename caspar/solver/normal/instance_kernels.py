@@ -91,7 +91,7 @@ class InstanceKernels:
                 self._kernels[factor.key, role] = kernel
 
     def of(self, factor: TracedFactor, role: str) -> Kernel:
-        """One that has been loaded."""
+        """Return a kernel that has been loaded."""
         return self._kernels[factor.key, role]
 
 

@@ -89,21 +89,32 @@ class DerivativeKernels:
         makers = {"derivatives": partial(derivative_kernel, types=TYPES[Precision.FLOAT64])}
         self._kernels = InstanceKernels(backend, "derivatives", makers)
 
-    def evaluate(self, factors: Sequence[TracedFactor], problem: Problem) -> list[FactorJacobian]:
+    def load(self, factors: Sequence[TracedFactor]) -> None:
+        """Compile the kernels of factors, if that has not been done."""
+        self._kernels.load(factors, ["derivatives"])
+
+    def evaluate(
+        self, factors: Sequence[TracedFactor], problem: Problem, *, check: bool = True
+    ) -> list[FactorJacobian]:
         """Every factor that has instances.
+
+        Args:
+            factors: The factors, with terms.
+            problem: Their arrays.
+            check: Whether numbers that are not finite are refused.
 
         Raises:
             InputError: A cost or a derivative is not finite.
         """
-        self._kernels.load(factors, ["derivatives"])
+        self.load(factors)
         values = {name: Packed.of(self._backend, rows) for name, rows in problem.values.items()}
         return [
-            self._evaluate(InstanceInputs(self._backend, factor, problem, values), problem)
+            self._evaluate(InstanceInputs(self._backend, factor, problem, values), problem, check)
             for factor in factors
             if problem.factors[factor.name].count > 0
         ]
 
-    def _evaluate(self, inputs: InstanceInputs, problem: Problem) -> FactorJacobian:
+    def _evaluate(self, inputs: InstanceInputs, problem: Problem, check: bool) -> FactorJacobian:
         factor = inputs.factor
         num_rows, cost = len(factor.residual), SolverPart.COSTS.addend
         names = {one.name: one.part(FactorPart.JACOBIAN.text) for one in factor.nodes}
@@ -113,11 +124,13 @@ class DerivativeKernels:
         self._backend.runner([launch])()
         counted = self._counted(problem.factors[factor.name])
         costs = outputs[cost][:, 0][counted]
-        self._check(factor.name, "cost", costs[:, None])
+        if check:
+            self._check(factor.name, "cost", costs[:, None])
         nodes = []
         for argument in factor.nodes:
             entries = outputs[names[argument.name]][counted]
-            self._check(factor.name, f"derivative by {argument.source}", entries)
+            if check:
+                self._check(factor.name, f"derivative by {argument.source}", entries)
             shape = (len(entries), num_rows, argument.tangent_dim)
             index = inputs.index[argument.name][counted]
             nodes.append(NodeJacobian(argument.node_type.name, index, entries.reshape(shape)))

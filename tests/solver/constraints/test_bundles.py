@@ -8,7 +8,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 from tests.solver.solving import ON_BACKENDS
 from tests.solver.test_fixed import MARKS, METHODS, SIGHTINGS, VIEWS, View, sighting
 from tests.support_cudss import require_library
@@ -74,7 +74,7 @@ def test_rods_as_heavy_residuals_come_near() -> None:
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_way_ends_there(method: str, precision: PrecisionName, backend: str) -> None:
+def test_every_way_ends_there(method: str, precision: PrecisionName, backend: BackendName) -> None:
     require_library(method, backend)
     solver = caspar.Solver([sighting, rod], backend=backend, precision=precision, **METHODS[method])
     result = solver.solve(arrays(), fixed=FIXED)

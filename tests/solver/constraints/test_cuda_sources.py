@@ -1,5 +1,7 @@
 """Kernels of constraints as CUDA sources, in the harness, give what those of the processor do."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from tests.solver.constraints.test_equations import apart, at_least, prior
 @pytest.mark.reliability
 def test_solve_and_gradient() -> None:
     arrays, turn = problem(), {"Place": np.ones((5, 1))}
-    backends = HarnessBackend(), "cpu"
+    backends: list[Any] = [HarnessBackend(), "cpu"]
     solvers = [caspar.Solver([prior, apart, at_least], backend=one) for one in backends]
     results = [solver.solve(arrays) for solver in solvers]
     assert results[0].backend == "cuda"

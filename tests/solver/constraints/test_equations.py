@@ -256,8 +256,6 @@ def test_what_is_not_finite_is_named() -> None:
 
 
 def test_what_is_not_there_yet_is_refused() -> None:
-    with pytest.raises(FactorError, match="BatchSolver does not take constraints"):
-        caspar.BatchSolver([prior, apart], backend="cpu")
     with pytest.raises(FactorError, match="several devices does not take constraints"):
         caspar.Solver([prior, apart], backend="cpu", devices=2)
     with pytest.raises(FactorError, match="has no loss"):
