@@ -24,7 +24,7 @@ from benchmarks.prepare import Preparation
 from benchmarks.problems import Bundle
 from benchmarks.reference.build import ReferenceLibrary
 from benchmarks.report import Report, environment, merged, read_json, write_json
-from caspar.options import BackendChoice
+from caspar.options import BackendChoice, BackendName
 from caspar.runtime.nvidia.probe import cuda_problem
 from caspar.runtime.select import select_backend
 
@@ -38,7 +38,7 @@ class Run:
     """One run of the benchmarks, and what it has found so far."""
 
     arguments: argparse.Namespace
-    backend: str
+    backend: BackendName
     device: str
     library: ReferenceLibrary | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,8 @@ def main() -> None:
     backend = select_backend(BackendChoice(arguments.backend))
     if arguments.name is None:
         arguments.name = f"bundle_adjustment_{backend.name}"
-    run = Run(arguments, backend.name, backend.device)
+    name: BackendName = "cuda" if backend.name == "cuda" else "cpu"
+    run = Run(arguments, name, backend.device)
     names = _problem_names(run) if "bundles" in arguments.parts else []
     wanted = [*names]
     if "growth" in arguments.parts:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import caspar
 from benchmarks.page import table
 from benchmarks.report import environment
+from caspar.options import BackendName
 
 Floats = NDArray[np.float64]
 
@@ -90,7 +91,7 @@ def polished(parts: tuple[int, ...], start: Floats, time: Floats, value: Floats)
     return found
 
 
-def row(backend: str, size: int, num_problems: int, num_single: int) -> list[str]:
+def row(backend: BackendName, size: int, num_problems: int, num_single: int) -> list[str]:
     """Curves of a number of parameters."""
     parts, rng = PARTS[size], np.random.default_rng(size)
     typical = np.array([TRUE[part] for part in parts])

@@ -22,7 +22,7 @@ from benchmarks.batches import on_device
 from benchmarks.page import table
 from benchmarks.report import environment
 from caspar.batch.generate.shape import Team
-from caspar.options import BatchPrecisionName
+from caspar.options import BackendName, BatchPrecisionName
 
 UNKNOWNS = (3, 6, 9, 12, 18, 24, 39, 48)
 MOST_OF_THREAD = 24
@@ -72,7 +72,9 @@ def arrays(num_unknowns: int, num_problems: int, num_samples: int) -> Mapping[st
     return {f"Bumps{num_unknowns}": start, "reading": {"at": at[None], "value": value}}
 
 
-def row(backend: str, num_unknowns: int, precision: BatchPrecisionName, team: Team) -> list[str]:
+def row(
+    backend: BackendName, num_unknowns: int, precision: BatchPrecisionName, team: Team
+) -> list[str]:
     """Seconds of compiling, and microseconds a problem by size."""
     found: list[str] = []
     solver: Any = None

@@ -34,7 +34,7 @@ from benchmarks.page import table
 from benchmarks.peers import vmapped_pnp
 from benchmarks.report import environment
 from caspar.batch.result import on_host
-from caspar.options import BatchPrecisionName
+from caspar.options import BackendName, BatchPrecisionName
 from examples import localisation, relaxation, tags
 
 Floats = NDArray[np.float64]
@@ -82,7 +82,7 @@ def pnp(count: int, angle: float, shift: float, seed: int = 1) -> tuple[Floats, 
     return poses, start, {"point": points, "pixel": pixels, "lens": tags.LENS[None]}
 
 
-def on_device(arrays: Any, backend: str, dtype: str) -> Any:
+def on_device(arrays: Any, backend: BackendName, dtype: str) -> Any:
     """Arrays of a type, on the device where there is one."""
     if isinstance(arrays, Mapping):
         return {name: on_device(value, backend, dtype) for name, value in arrays.items()}
@@ -119,7 +119,7 @@ def best(run: Callable[[], caspar.BatchResult]) -> Best:
     return Best(result, *map(min, zip(*seconds, strict=True)))
 
 
-def speed_rows(backend: str, scale: int) -> Table:
+def speed_rows(backend: BackendName, scale: int) -> Table:
     """Problems a second, in both precisions."""
     _, start, views = pnp(10_000 * scale, 0.3, 0.2)
     _, counts = localisation.make(2_000 * scale)
@@ -165,7 +165,7 @@ def speed_rows(backend: str, scale: int) -> Table:
     return rows
 
 
-def hard_rows(backend: str) -> Table:
+def hard_rows(backend: BackendName) -> Table:
     """1,000 PnP whose starts are far off: how many end at their own minimum, and singly."""
     rows = []
     for angle, shift in ((1.2, 0.6), (2.2, 1.0), (3.0, 1.5)):
@@ -190,7 +190,7 @@ def hard_rows(backend: str) -> Table:
 
 def one_by_one(
     factor: Any,
-    backend: str,
+    backend: BackendName,
     node: str,
     start: Floats,
     name: str,
@@ -209,7 +209,7 @@ def one_by_one(
     return np.array(costs), np.array(succeeded)
 
 
-def curve_rows(backend: str) -> Table:
+def curve_rows(backend: BackendName) -> Table:
     """Curves against single solves: costs, values, statuses."""
     rows = []
     _, counts = localisation.make(NUM_SINGLE)
@@ -247,7 +247,7 @@ def curve_rows(backend: str) -> Table:
     return rows
 
 
-def ragged_row(backend: str, scale: int) -> Table:
+def ragged_row(backend: BackendName, scale: int) -> Table:
     """Problems with 1 to 200 samples, some empty or NaN: the others are as without these."""
     rng = np.random.default_rng(0)
     count = 10_000 * scale
@@ -275,7 +275,7 @@ def ragged_row(backend: str, scale: int) -> Table:
     return [[f"{count:,}", f"{int(others.sum()):,}", f"{int(same.sum()):,}", words]]
 
 
-def peer_rows(backend: str) -> Table:
+def peer_rows(backend: BackendName) -> Table:
     """PnP a second of the processor's peers, one by one."""
     _, start, given = pnp(NUM_PEER, 0.3, 0.2)
     points, pixels = given["point"], given["pixel"]
@@ -302,7 +302,7 @@ def peer_rows(backend: str) -> Table:
     return rows
 
 
-def vmapped_rows(backend: str, python: str) -> Table:
+def vmapped_rows(backend: BackendName, python: str) -> Table:
     """PnP a second of jax.vmap of optimistix, and of this beside it, on the same device."""
     rows = []
     precisions: tuple[BatchPrecisionName, ...] = ("float64", "float32")
@@ -368,7 +368,7 @@ def scipy_costs(start: Floats, points: Floats, pixels: Floats) -> Floats:
     return np.array(costs)
 
 
-def cold_seconds(backend: str) -> float:
+def cold_seconds(backend: BackendName) -> float:
     """From factors to the first results, in a process with an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
         process = {**os.environ, "CASPAR_CACHE_DIR": folder}

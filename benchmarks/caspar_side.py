@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.measurement import Measurement, Setup, thinned
 from caspar import Solver, SolveResult
+from caspar.options import BackendName
 
 FEW, MANY = 16, 144
 """PCG iterations of the two solves whose difference is the time of one iteration."""
@@ -77,7 +78,7 @@ class Variant:
             self.max_observations is None or observations <= self.max_observations
         )
 
-    def make(self, problem: Problem, backend: str) -> Solver:
+    def make(self, problem: Problem, backend: BackendName) -> Solver:
         """The solver."""
         return Solver(problem.factors, backend=backend, **self.solver)
 
@@ -144,7 +145,9 @@ class Budget:
     seconds: float = 20.0
 
 
-def measure(variant: Variant, problem: Problem, backend: str, budget: Budget) -> Measurement:
+def measure(
+    variant: Variant, problem: Problem, backend: BackendName, budget: Budget
+) -> Measurement:
     """Solve several times, after one solve that warms up; then what `variant.details` asks for."""
     solver = variant.make(problem, backend)
     options = {"max_time_s": budget.seconds, **variant.options}
@@ -267,7 +270,7 @@ def _fresh(problem: Problem) -> dict[str, Any]:
     return fresh
 
 
-def setup_anew_s(variant: Variant, problem: Problem, backend: str) -> float:
+def setup_anew_s(variant: Variant, problem: Problem, backend: BackendName) -> float:
     """Seconds from arrays to the first iteration, kernels loaded, of a solver that knows no plan.
 
     The kernels are loaded by `compile`; the first solve of a process may also load libraries.
@@ -281,7 +284,7 @@ def setup_anew_s(variant: Variant, problem: Problem, backend: str) -> float:
     return statistics.median(times)
 
 
-def _device_bytes(variant: Variant, problem: Problem, backend: str) -> int | None:
+def _device_bytes(variant: Variant, problem: Problem, backend: BackendName) -> int | None:
     """Device memory that a first solve takes, by the driver; None on a CPU.
 
     CuPy gives nothing back before it is asked, so what only the setup needs is in it.
@@ -303,7 +306,7 @@ def _device_bytes(variant: Variant, problem: Problem, backend: str) -> int | Non
     return free[0] - min(free)
 
 
-def array_library(backend: str) -> ModuleType:
+def array_library(backend: BackendName) -> ModuleType:
     """CuPy for CUDA, NumPy for the CPU."""
     if backend != "cuda":
         return np
@@ -314,7 +317,7 @@ def array_library(backend: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def released(backend: str) -> Iterator[None]:
+def released(backend: BackendName) -> Iterator[None]:
     """Give back, at the end, the device memory that CuPy keeps for later."""
     try:
         yield

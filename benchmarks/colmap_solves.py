@@ -32,6 +32,7 @@ from benchmarks.synthetic import SyntheticBundle, make_bal
 from caspar.bundle_adjustment import snavely
 from caspar.colmap import BundleAdjustmentConfig, BundleAdjustmentOptions, read_model, write_model
 from caspar.colmap.prepare import Request, prepare
+from caspar.options import BackendName
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -123,7 +124,7 @@ def main() -> None:
                 (request.folder / f"colmap_solves_{request.backend}.md").write_text(page)
 
 
-def _device(backend: str) -> str:
+def _device(backend: BackendName) -> str:
     if backend != "cuda":
         return backend
     import cupy
@@ -131,7 +132,7 @@ def _device(backend: str) -> str:
     return str(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode())
 
 
-def _beside_ceres(models: Path, backend: str, precisions: Sequence[str]) -> Iterator[str]:
+def _beside_ceres(models: Path, backend: BackendName, precisions: Sequence[str]) -> Iterator[str]:
     """Yield the table, row by row."""
     try:
         import pycolmap
@@ -212,7 +213,7 @@ def _with_ceres(folder: Path, place: Path, num_threads: int) -> Solve:
     )
 
 
-def _with_caspar(folder: Path, place: Path, backend: str, precision: str) -> Solve:
+def _with_caspar(folder: Path, place: Path, backend: BackendName, precision: str) -> Solve:
     options = BundleAdjustmentOptions(backend=backend, precision=precision)
 
     def call() -> Any:
@@ -241,7 +242,7 @@ def _timed(call: Callable[[], Any]) -> tuple[list[Any], float]:
 
 
 def _beside_bal(
-    sizes: Sequence[int], mixes: Sequence[Sequence[str]], backend: str
+    sizes: Sequence[int], mixes: Sequence[Sequence[str]], backend: BackendName
 ) -> Iterator[str]:
     """Yield the table, row by row."""
     if len(sizes) > 0:
@@ -282,7 +283,7 @@ def _colmap_arrays(
 
 
 def _iteration(
-    factors: list[Any], arrays: dict[str, Any], fixed: dict[str, Any], backend: str
+    factors: list[Any], arrays: dict[str, Any], fixed: dict[str, Any], backend: BackendName
 ) -> tuple[float, float]:
     """Microseconds of a PCG iteration, milliseconds of the rest of a step."""
     solver = caspar.Solver(factors, backend=backend, linear_solver="schur_pcg", precision="mixed")

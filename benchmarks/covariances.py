@@ -33,7 +33,7 @@ from benchmarks.regression.caspar_fit import TIGHT, CasparFit, Form
 from benchmarks.report import environment
 from benchmarks.synthetic import make_bal
 from caspar.bundle_adjustment import snavely
-from caspar.options import GaugeName
+from caspar.options import BackendName, GaugeName
 from examples import calibration_errors, pose_graph, pose_graph_3d
 
 Rows = NDArray[np.float64]
@@ -112,7 +112,7 @@ def bundles() -> Iterator[Bundle]:
         )
 
 
-def bundle_rows(backend: str) -> Table:
+def bundle_rows(backend: BackendName) -> Table:
     """Cameras and points of bundles, by the pseudo-inverse."""
     solver = caspar.Solver(snavely, backend=backend, precision="float64")
     rows = []
@@ -133,7 +133,7 @@ def bundle_rows(backend: str) -> Table:
     return rows
 
 
-def graph_rows(backend: str, data: Path | None, peers_python: str) -> Table:
+def graph_rows(backend: BackendName, data: Path | None, peers_python: str) -> Table:
     """Pose graphs, their first pose held, beside GTSAM."""
     files = [(pose_graph, pose_graph.GRAPH), (pose_graph_3d, pose_graph_3d.GRAPH)]
     if data is not None:

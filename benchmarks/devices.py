@@ -22,6 +22,7 @@ from benchmarks.devices_scene import cost, ring
 from benchmarks.report import environment
 from caspar.bundle_adjustment import snavely
 from caspar.errors import OutOfMemoryError
+from caspar.options import BackendName
 from caspar.runtime.select import chosen_backend
 from caspar.solver.limits import Limits
 
@@ -67,7 +68,7 @@ class Row:
 def measure(
     arrays: dict[str, Any],
     devices: int,
-    backend: str,
+    backend: BackendName,
     *,
     deterministic: bool,
     runs: int,
@@ -124,7 +125,7 @@ def _iteration_ms(solver: caspar.Solver, arrays: dict[str, Any], runs: int) -> f
     return 1e3 * (medians[1] - medians[0]) / (MANY - FEW)
 
 
-def _free(backend: str) -> list[int]:
+def _free(backend: BackendName) -> list[int]:
     """Free bytes of each device, after what can be given back was."""
     if backend != "cuda":
         return []

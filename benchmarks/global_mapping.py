@@ -21,6 +21,7 @@ import caspar.colmap
 from benchmarks.mapping import errors, scene
 from benchmarks.report import environment
 from caspar.colmap.global_mapper import GlobalMapping
+from caspar.options import BackendName
 
 MAPPINGS = ((30, 1, 1000, 1.0), (30, 2, 1000, 0.9), (100, 1, 300, 1.0), (200, 1, 300, 1.0))
 """Frames, cameras a rig, points, share of right matches."""
@@ -62,7 +63,7 @@ def mapping_options() -> Any:
     return options
 
 
-def mapping_rows(size: tuple[int, int, int, float], backend: str) -> list[str]:
+def mapping_rows(size: tuple[int, int, int, float], backend: BackendName) -> list[str]:
     """Rows of whole mappings."""
     frames, cameras, points, right = size
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +122,7 @@ def centre_errors(model: Any, truth: Any) -> tuple[float, float]:
     return float(np.median(gaps)), float(gaps.max())
 
 
-def positioning_rows(size: tuple[int, int], backend: str) -> list[str]:
+def positioning_rows(size: tuple[int, int], backend: BackendName) -> list[str]:
     """Rows of positioning alone."""
     frames, points = size
     truth = scene(None, frames, points, camera_has_prior_focal_length=True)
@@ -150,7 +151,7 @@ def positioning_rows(size: tuple[int, int], backend: str) -> list[str]:
     return rows
 
 
-def large_rows(backend: str, is_beside: bool) -> Iterator[str]:
+def large_rows(backend: BackendName, is_beside: bool) -> Iterator[str]:
     """Rows of one large model, one as soon as it is measured."""
     frames, points = LARGE
     truth = scene(None, frames, points, camera_has_prior_focal_length=True)

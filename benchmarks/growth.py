@@ -9,12 +9,16 @@ from benchmarks.problems import Bundle
 from benchmarks.reference.build import ReferenceLibrary
 from benchmarks.reference.solve import pcg_iteration_ms, prepare
 from benchmarks.reference_side import FEW, MANY
+from caspar.options import BackendName
 
 VARIANTS = (*SCHUR, FULL)
 
 
 def measure(
-    problem: Bundle, backend: str, library: ReferenceLibrary | None, variants: tuple[str, ...]
+    problem: Bundle,
+    backend: BackendName,
+    library: ReferenceLibrary | None,
+    variants: tuple[str, ...],
 ) -> Iterator[Growth]:
     """All solvers on one problem, one after the other: each needs the whole device."""
     for variant in VARIANTS:
@@ -36,7 +40,7 @@ def measure(
         )
 
 
-def _caspar(variant: Variant, problem: Bundle, backend: str) -> Growth:
+def _caspar(variant: Variant, problem: Bundle, backend: BackendName) -> Growth:
     anew_s = setup_anew_s(variant, problem, backend)
     solver = variant.make(problem, backend)
     result = solver.solve(problem.arrays, max_iterations=1)

@@ -20,6 +20,7 @@ import caspar
 from benchmarks.problems import Bundle, make
 from benchmarks.report import environment
 from caspar.bundle_adjustment import snavely
+from caspar.options import BackendName
 
 NUM_ITERATIONS = {"cuda": (20, 200), "cpu": (10, 40)}
 """PCG iterations of each of the steps of two solves, whose difference is that of iterations. A
@@ -68,7 +69,7 @@ def ways(bundle: Bundle) -> list[Way]:
 class _Measured:
     """A solver of one way, and its times so far in seconds."""
 
-    def __init__(self, bundle: Bundle, way: Way, backend: str) -> None:
+    def __init__(self, bundle: Bundle, way: Way, backend: BackendName) -> None:
         self.way = way
         self.iteration: list[float] = []
         self.solve: list[float] = []
@@ -105,7 +106,7 @@ class _Measured:
         return spent_s, sum(one.linear_iterations for one in result.iterations)
 
 
-def rows(name: str, backend: str, turns: int) -> list[str]:
+def rows(name: str, backend: BackendName, turns: int) -> list[str]:
     """Lines of the table for a problem."""
     bundle = make(name)
     measured = [_Measured(bundle, way, backend) for way in ways(bundle)]

@@ -21,6 +21,7 @@ import caspar.colmap
 from benchmarks.report import environment
 from caspar.colmap import incremental
 from caspar.colmap.adjustment import adjust_in_place
+from caspar.options import BackendName
 
 SCENES = ((30, 1000), (100, 200))
 RUNS = 3
@@ -83,7 +84,7 @@ def scene(
     return truth
 
 
-def once(database: Path, adjust: Adjust, backend: str) -> tuple[Any, float, float, int]:
+def once(database: Path, adjust: Adjust, backend: BackendName) -> tuple[Any, float, float, int]:
     """A model, seconds of adjustments and in all (of the processor), and how many there were."""
     spent: list[float] = []
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import caspar
 from benchmarks.report import environment
+from caspar.options import BackendName
 
 WIDTH, HEIGHT, FOCAL = 640, 480, 500.0
 OFFSETS = [(u, v) for v in range(4) for u in range(4)]
@@ -105,7 +106,7 @@ def scene(num_images: int, num_patches: int) -> dict[str, Any]:
     }
 
 
-def measured(num_images: int, num_patches: int, backend: str) -> str:
+def measured(num_images: int, num_patches: int, backend: BackendName) -> str:
     """A row of the table."""
     arrays = scene(num_images, num_patches)
     solver = caspar.Solver([photometric], backend=backend)

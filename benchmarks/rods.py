@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import caspar
 from benchmarks.prepare import Preparation
 from caspar.bundle_adjustment import Cam, snavely
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 
 NUM_RODS = 20
 RUNS = 5
@@ -43,7 +43,7 @@ def centres(cameras: NDArray[np.float64]) -> NDArray[np.float64]:
     return turned
 
 
-def measured(name: str, backend: str, precision: PrecisionName, made: Path) -> str:
+def measured(name: str, backend: BackendName, precision: PrecisionName, made: Path) -> str:
     """A row of the table."""
     bundle = Preparation([], made).take(name)
     plain = caspar.Solver([snavely], backend=backend, precision=precision)

@@ -53,9 +53,11 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         sfm,
         view,
     )
+    from caspar import jax as jax
+    from caspar import torch as torch
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
-    from caspar.batch.result import BatchResult
+    from caspar.batch.result import BatchResult, BatchViolation
     from caspar.batch.solver import BatchSolver
     from caspar.frontend.factors.factor import (
         Constraint,
@@ -76,10 +78,10 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         TunableShared,
         TunableUnique,
     )
+    from caspar.frontend.patches import GridPatch, grid_patch
     from caspar.frontend.spline import spline
-    from caspar.kernels.bound import BoundKernel
     from caspar.kernels.decorator import kernel
-    from caspar.kernels.kernel import Kernel
+    from caspar.kernels.kernel import BoundKernel, Kernel
     from caspar.live.incremental import UpdateResult
     from caspar.live.problem import Problem
     from caspar.memory.patterns import (
@@ -142,6 +144,7 @@ __all__ = [
     "BackendChoice",
     "BatchResult",
     "BatchSolver",
+    "BatchViolation",
     "BlockedArray",
     "BoundKernel",
     "ConstIndexed",
@@ -158,6 +161,7 @@ __all__ = [
     "GncStep",
     "Gradient",
     "Grid",
+    "GridPatch",
     "Image",
     "IterationRecord",
     "JacobianChoice",
@@ -204,6 +208,7 @@ __all__ = [
     "errors",
     "factor",
     "factors",
+    "grid_patch",
     "initialize",
     "inspect",
     "io",
@@ -255,8 +260,9 @@ _NAMES = {
     "BackendChoice": "caspar.options",
     "BatchResult": "caspar.batch.result",
     "BatchSolver": "caspar.batch.solver",
+    "BatchViolation": "caspar.batch.result",
     "BlockedArray": "caspar.arrays.blocked_array",
-    "BoundKernel": "caspar.kernels.bound",
+    "BoundKernel": "caspar.kernels.kernel",
     "ConstIndexed": "caspar.frontend.markers",
     "ConstSequential": "caspar.frontend.markers",
     "ConstShared": "caspar.frontend.markers",
@@ -271,6 +277,7 @@ _NAMES = {
     "GncStep": "caspar.solver.gnc",
     "Gradient": "caspar.solver.gradients.gradient",
     "Grid": "caspar.frontend.grids",
+    "GridPatch": "caspar.frontend.patches",
     "Image": "caspar.frontend.grids",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
@@ -309,6 +316,7 @@ _NAMES = {
     "WriteSum": "caspar.memory.patterns",
     "constraint": "caspar.frontend.factors.factor",
     "factor": "caspar.frontend.factors.factor",
+    "grid_patch": "caspar.frontend.patches",
     "kernel": "caspar.kernels.decorator",
     "solve_gnc": "caspar.solver.gnc",
     "spline": "caspar.frontend.spline",
@@ -320,16 +328,18 @@ _OPTIONAL_MODULES = ("jax", "torch")
 """Modules of this package that need another one of their name: no public names without it."""
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name in _MODULES or name in _OPTIONAL_MODULES:
-        value: object = import_module(f"caspar.{name}")
-    elif name in _NAMES:
-        value = getattr(import_module(_NAMES[name]), name)
-    else:
-        raise AttributeError(f"module 'caspar' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of type Any
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name when it is first used."""
+        if name in _MODULES or name in _OPTIONAL_MODULES:
+            value: object = import_module(f"caspar.{name}")
+        elif name in _NAMES:
+            value = getattr(import_module(_NAMES[name]), name)
+        else:
+            raise AttributeError(f"module 'caspar' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

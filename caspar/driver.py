@@ -23,8 +23,7 @@ from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.size_refusal import naming_owners
 from caspar.ir.program import Program
 from caspar.ir.text import parse_program, print_graph, print_program
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_size import check_sizes
+from caspar.memory.kernel import KernelSpec, check_sizes
 from caspar.options import Precision
 from caspar.progress import phase
 from caspar.runtime.cache import cache_folder, read_entry, write_entry
@@ -41,13 +40,13 @@ MAX_KEPT = 64
 Made = TypeVar("Made")
 
 MIN_STORED_CALLS = 200
-"""Of a graph whose program is stored by itself: smaller ones are scheduled as quickly as read."""
+"""Calls of the smallest graph whose program is stored: scheduling fewer is as quick as reading."""
 
 ProgramOf = Callable[[KernelSpec, Target], Program]
 """Schedules a kernel."""
 
 WhenMade = Callable[[KernelSource], object]
-"""What is told of each kernel as soon as it is generated."""
+"""A function that is called with each kernel as soon as it is generated."""
 
 
 def ignored(source: KernelSource) -> None:
@@ -211,7 +210,7 @@ def compile_kernel(
 
 
 _kept: dict[tuple[str, str], tuple[Any, ...]] = {}
-"""What `cached` returned, by the cache folder and the key; each in a tuple."""
+"""Results of `cached`, by the cache folder and the key; each in a tuple."""
 
 
 def _digest(parts: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ SOLVER_CHOICES = (
     "limits",
     "devices",
 )
-"""What a `Solver` is made with: kernels depend on it."""
+"""Arguments of a `Solver`: kernels depend on them."""
 
 DEFAULT_INNER_ITERATIONS = 3
 """Ladybug-49 to 1e-4 of its optimum: 21 iterations without, 10 with one, 6 with 3, 5 with 5."""
@@ -43,6 +43,7 @@ MAX_INNER_ITERATIONS = 32
 """Each is in the text of a kernel, and takes half a second more to compile."""
 
 
+BackendName = Literal["auto", "cuda", "cpu"]
 PrecisionName = Literal["auto", "mixed", "float32", "float64"]
 LinearSolverName = Literal["auto", "pcg", "schur_pcg", "schur_dense", "dense", "sparse", "qr"]
 JacobianName = Literal["auto", "stored", "float16", "recompute"]
@@ -289,7 +290,7 @@ _ELSEWHERE = {
     "max_nfev": "write max_iterations",
     "method": "pass linear_solver to caspar.Solver",
 }
-"""What people look for among the options, and where it is."""
+"""Names that people look for among the options, and where to find each."""
 
 
 @dataclass(frozen=True)

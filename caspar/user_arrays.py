@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = Mapping[str, Any]
-"""What `Solver.solve` takes: node types and factors, by name. For annotations: with
+"""The arrays of `Solver.solve`: node types and factors, by name. With the annotation
 `problem: caspar.Arrays = {...}` type checkers accept `{**problem, "fit": {**problem["fit"], ...}}`.
 """
 
@@ -25,7 +25,7 @@ STORAGE_ADVICE = (
     "for SymForce values pass their numbers: "
     "np.array([value.to_storage() for value in values], dtype=float)"
 )
-"""What to pass instead of a list of SymForce values."""
+"""Advice what to pass instead of a list of SymForce values."""
 
 
 def refuse_masked(given: Any, where: str = "") -> None:

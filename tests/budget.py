@@ -38,6 +38,9 @@ HEAVY: dict[str, str] = {
         "an interpreter solves without the modules of other tests"
     ),
     "tests/test_init.py::test_public_modules_can_be_imported": "a fork for each module",
+    "tests/solver/test_examples.py::TestSplineLens::test_reaches_the_optimum_of_scipy": (
+        "its kernels have 17 nodes an instance"
+    ),
     "tests/test_guide.py::test_code_runs": _EXAMPLES,
     "tests/test_guide.py::test_inspect_prints_what_it_says": _EXAMPLES,
     "tests/test_notebooks.py::test_runs": _EXAMPLES,

@@ -25,7 +25,7 @@ from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.factorization import SparseFactorization
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE
-from caspar.runtime.parameters import bound_blocks, parameter_values
+from caspar.runtime.parameters import bound_blocks, parameter_sources
 from caspar.runtime.traits import CUDA_TRAITS
 from tests.harness import CudaModule, compile_cuda, compile_together
 from tests.harness.schedule import FORWARD, Schedule
@@ -202,7 +202,7 @@ class HarnessBackend(CpuBackend):
         num_items: int = at_present(count)
         assert isinstance(kernel, HarnessKernel)
         source = kernel.source
-        values = parameter_values(source.params, bindings, count)
+        values = [*map(at_present, parameter_sources(source.params, bindings, count))]
         arguments = tuple(map(_argument, source.params, values))
         num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
         # idle threads of the last block repeat the last item; where its own thread updates it in

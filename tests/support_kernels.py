@@ -17,11 +17,11 @@ from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
-from caspar.memory.binding import Binding
+from caspar.memory.binding import Binding, at_present
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.tiling.node_tiles import NodeTiles
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.runtime.parameters import bound_blocks, parameter_values
+from caspar.runtime.parameters import bound_blocks, parameter_sources
 from tests.harness import CudaModule, compile_cuda
 from tests.support_cases import KernelCase, Run
 from tests.support_memory import (
@@ -104,7 +104,7 @@ def launch_cuda(
     check_races: bool = True,
 ) -> None:
     """Launch a kernel with the grid and arguments that the CUDA backend gives it."""
-    values = parameter_values(source.params, bindings, count)
+    values = [*map(at_present, parameter_sources(source.params, bindings, count))]
     args = [
         value
         if not isinstance(value, int)

@@ -33,7 +33,7 @@ PARTS = {
     "ir": "version errors options",
     "memory": "version errors options ir",
     "passes": "version errors options ir memory",
-    "frontend": "version errors options user_warnings ir memory",
+    "frontend": "version errors options user_arrays user_warnings ir memory",
     "equations": "version errors options user_warnings ir memory frontend",
     "codegen": "version errors options ir memory passes frontend equations",
     "runtime": "version errors options user_arrays user_warnings ir memory passes frontend"
@@ -57,7 +57,7 @@ PARTS = {
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",
-    "factors": "errors frontend cameras",
+    "factors": "errors options frontend cameras",
     "live": "errors options memory frontend equations codegen runtime tracing solver factors",
     "loss": "frontend",
     "report": "solver",
@@ -80,9 +80,8 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
-    "batch": {"generate": "", "gradients": "generate"},
+    "batch": {"generate": "", "gradients": "generate", "constraints": "generate gradients"},
     "equations": {"adjoint": ""},
-    "cli": {"graph": ""},
     "io": {"graphs": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
     "colmap": {"files": "", "adjust": "", "priors": "adjust"},
@@ -140,11 +139,18 @@ LAZY_PARTS = "frontend kernels arrays solver cli"
 # inside the function that uses them, and their types under `if TYPE_CHECKING`. What a cached kernel
 # needs no more is among them. Nothing else is imported inside a function.
 LATE = (
-    *("batch/inspection", "codegen/batch", "codegen/cpu/kernel", "codegen/cuda"),
+    *(
+        "batch/constraints",
+        "batch/inspection",
+        "codegen/batch",
+        "codegen/cpu/kernel",
+        "codegen/cuda",
+    ),
     *("codegen/llvm/translate", "colmap/averaging", "colmap/global_mapper", "colmap/incremental"),
     *("colmap/positioning", "equations/adjoint", "frontend/grids"),
+    "frontend/patches",
     *("frontend/kernels", "frontend/printing", "frontend/symbolic/lookups"),
-    *("passes/graph", "passes/pipeline", "passes/price", "passes/scheduling"),
+    *("passes/graph", "passes/pipeline", "passes/scheduling"),
     *("runtime/cpu", "runtime/cuda", "runtime/group", "runtime/nvidia"),
     *("solver/constraints", "solver/covariance", "solver/gnc", "solver/gradients"),
     *("solver/choice/jacobian", "solver/lm/plain/decision", "solver/plan/memory_table"),
@@ -593,7 +599,7 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
 # Modules that compare the name of a target: what chooses one, and what tells where an array is.
 ASKS_FOR_TARGETS = (
     *("arrays/convert.py", "cli/inspect.py", "kernels/measure/profile.py"),
-    *("runtime/cuda/memory.py", "runtime/select.py", "torch/functions.py", "torch/solving.py"),
+    *("runtime/cuda/memory.py", "runtime/select.py", "torch/functions.py"),
 )
 
 

@@ -13,7 +13,7 @@ from tests.pages import table
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
-CONDA_NAMES = {"qdldl": "python-qdldl"}
+CONDA_NAMES = {"qdldl": "qdldl-python"}
 
 
 def _project() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_change_log_has_the_next_release() -> None:
 def test_recipe_has_the_dependencies() -> None:
     recipe = (ROOT / "packaging/conda/meta.yaml").read_text(encoding="utf-8")
     run = recipe.split("\n  run:\n")[1].split("\n  run_constrained:")[0]
-    lines = [line.strip(" -") for line in run.splitlines() if "python >" not in line]
+    lines = [line.strip(" -") for line in run.splitlines() if " - python >" not in line]
     said = dict(map(_requirement, lines))
     expected = dict(map(_requirement, _project()["project"]["dependencies"]))
     assert said == {CONDA_NAMES.get(name, name): text for name, text in expected.items()}

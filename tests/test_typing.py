@@ -17,6 +17,7 @@ import pytest
 import caspar
 from caspar import options
 from caspar.options import SolveOptions, SolveOptionsDict
+from caspar.pose_graph.start import InitializeName
 from tests.pages import blocks
 
 pytest.importorskip("plotly", reason="a public module draws with it")
@@ -118,6 +119,8 @@ def test_names_of_choices_are_the_values_of_the_enums() -> None:
     for names, kind in (
         (options.LinearSolverName, options.LinearSolverChoice),
         (options.JacobianName, options.JacobianChoice),
+        (options.BackendName, options.BackendChoice),
+        (InitializeName, caspar.pose_graph.Initialize),
         (options.GncLossName, caspar.GncLoss),
     ):
         assert list(typing.get_args(names)) == [one.value for one in kind]
@@ -126,51 +129,79 @@ def test_names_of_choices_are_the_values_of_the_enums() -> None:
     assert set(typing.get_args(options.BatchPrecisionName)) == precisions - {"mixed"}
 
 
-WRONG_CHOICES = """
+MISTAKES = """
 import caspar
 
 def wrong(solver: caspar.Solver, factor: caspar.Factor, arrays: caspar.Arrays) -> None:
+    result = solver.solve(arrays)
+    graph = caspar.io.read_pose_graph("graph.g2o")
+
     caspar.Solver(factor, linear_solver="sparce")
+    caspar.Solver(factor, backend="gpu")
     caspar.Solver(factor, precision="double")
     caspar.Solver(factor, jacobian="kept")
     caspar.BatchSolver(factor, precision="mixed")
     caspar.solve_gnc(solver, arrays, loss="gm")
+    caspar.pose_graph.solve(graph, initialize="cordal")
     solver.covariance(arrays, {"Pose": "all"}, gauge="min_norm")
+    solver.gradient(result, {}, hessian="exakt")
     solver.solve(arrays, max_iteration=3)
     solver.solve(arrays, max_iterations="many")
-    result = solver.solve(arrays)
+    solver.solve()
+    factor.with_loss("huber")
+    caspar.TunableSharde
     result.statu
-    if result.status == "CONVERGED_COST":
-        print("never")
-    solver.gradient(result, {}, hessian="exakt")
+    assert result.status != "CONVERGED_COST"
 """
+"""Sixteen mistakes that users make, one a line, after the empty line."""
 
 
-def test_mypy_sees_wrong_choices(tmp_path: Path) -> None:
+def _unseen_mistakes(folder: Path, checker: Callable[[Path], str]) -> list[str]:
+    """The mistakes about which a type checker says nothing."""
+    (folder / "program.py").write_text(MISTAKES, encoding="utf-8")
+    seen = {int(number) for number in re.findall(r"program\.py:(\d+):.*error", checker(folder))}
+    before, _, mistakes = MISTAKES.rpartition("\n\n")
+    lines = enumerate(mistakes.splitlines(), before.count("\n") + 3)
+    return [line.strip() for number, line in lines if number not in seen]
+
+
+def test_mypy_sees_mistakes(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (settings,) = blocks(PAGE, "toml")
     (tmp_path / "pyproject.toml").write_text(settings.text, encoding="utf-8")
-    (tmp_path / "program.py").write_text(WRONG_CHOICES, encoding="utf-8")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--follow-imports=silent",
-            "--cache-dir",
-            os.devnull,
-            "program.py",
-        ],
-        cwd=tmp_path,
+    assert _unseen_mistakes(tmp_path, lambda folder: _mypy(folder, "program.py").stdout) == []
+
+
+def test_pyright_sees_mistakes(tmp_path: Path) -> None:
+    """All but a comparison that is always true, of which it tells in its strict mode alone."""
+    unseen = _unseen_mistakes(tmp_path, lambda folder: _pyright(folder).stdout)
+    assert unseen == ['assert result.status != "CONVERGED_COST"']
+
+
+def _mypy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["-m", "mypy", "--follow-imports=silent", "--cache-dir", os.devnull]
+    return subprocess.run(
+        [sys.executable, *command, *arguments],
+        cwd=folder,
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=500,
     )
-    seen = {int(line.split(":")[1]) for line in done.stdout.splitlines() if "error:" in line}
-    wrong = WRONG_CHOICES.splitlines()
-    unseen = [line for number, line in enumerate(wrong, 1) if number > 4 and number not in seen]
-    assert [line.strip() for line in unseen] == ["result = solver.solve(arrays)", 'print("never")']
+
+
+def _pyright(folder: Path) -> subprocess.CompletedProcess[str]:
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("pyright is not installed")
+    (folder / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{ROOT.as_posix()}"]}}')
+    return subprocess.run(
+        [pyright, "--pythonpath", sys.executable],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
 
 
 @pytest.mark.parametrize("is_manual", [False, True], ids=["a program", "the manual"])
@@ -184,17 +215,9 @@ def test_mypy_accepts(tmp_path: Path, is_manual: bool) -> None:
         _write_programs(tmp_path)
     else:
         shutil.copy(PROGRAM, tmp_path / "program.py")
-    command = ["-m", "mypy", "--follow-imports=silent", "--cache-dir", os.devnull]
     # SciPy has its types in a package of its own
-    command += ["--scripts-are-modules", "--ignore-missing-imports"]
-    done = subprocess.run(
-        [sys.executable, *command, *sorted(one.name for one in tmp_path.glob("*.py"))],
-        cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    arguments = ["--scripts-are-modules", "--ignore-missing-imports"]
+    done = _mypy(tmp_path, *arguments, *sorted(one.name for one in tmp_path.glob("*.py")))
     assert done.returncode == 0, done.stdout
 
 
@@ -211,17 +234,7 @@ def _write_programs(folder: Path) -> None:
 
 def test_pyright_accepts_the_manual(tmp_path: Path) -> None:
     """And a program that has all of the interface."""
-    pyright = shutil.which("pyright")
-    if pyright is None:
-        pytest.skip("pyright is not installed")
     shutil.copy(PROGRAM, tmp_path / "program.py")
     _write_programs(tmp_path)
-    (tmp_path / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{ROOT.as_posix()}"]}}')
-    done = subprocess.run(
-        [pyright, "--pythonpath", sys.executable],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    done = _pyright(tmp_path)
     assert done.returncode == 0, done.stdout

@@ -15,6 +15,7 @@ from typing import Any
 import caspar
 from benchmarks.linear_choice.cases import Case
 from caspar.errors import CasparError
+from caspar.options import BackendName
 
 METHODS: Mapping[str, Mapping[str, str]] = {
     "auto": {},
@@ -69,7 +70,7 @@ class Run:
         return self.setup_s + min(times, default=math.inf)
 
 
-def runs_of(case: Case, backend: str, rounds: int, seconds: float) -> list[Run]:
+def runs_of(case: Case, backend: BackendName, rounds: int, seconds: float) -> list[Run]:
     """The quickest run of each method that suits the problem.
 
     Args:
@@ -92,7 +93,7 @@ def runs_of(case: Case, backend: str, rounds: int, seconds: float) -> list[Run]:
     return list(best.values())
 
 
-def _prepared(case: Case, backend: str) -> list[tuple[str, caspar.Solver]]:
+def _prepared(case: Case, backend: BackendName) -> list[tuple[str, caspar.Solver]]:
     """Solvers whose kernels are compiled; those that do not suit the factors are left out."""
     solvers = []
     for method, options in METHODS.items():

@@ -27,7 +27,7 @@ MAX_LENGTH = 2**31 - 1
 
 _SHOWN_ENTRIES = 4
 _SHOWN_LETTERS = 60
-"""What is shown of a key in an error."""
+"""An error shows at most this many letters of a key."""
 
 
 def chunks_text(dim: int, scalar: DType) -> str:
@@ -37,12 +37,6 @@ def chunks_text(dim: int, scalar: DType) -> str:
 
 def checked_size(where: str, name: str, value: Any, least: int) -> int:
     """A number of objects or scalars.
-
-    Args:
-        where: Whose it is.
-        name: What it is.
-        value: What was given.
-        least: The lowest that is allowed.
 
     Raises:
         InputError: It is no integer, or out of range.
@@ -224,7 +218,7 @@ def _strided(array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
 
 
 def _check_alignment(where: str, buffer: Array, dim: int, scalar: DType) -> None:
-    """On CUDA every chunk of every object must be aligned; the first chunk is the widest."""
+    """Refuse memory in which a chunk of an object is not aligned; the first chunk is the widest."""
     widest = padded_width(chunk_widths(dim, scalar)[0]) * scalar.itemsize
     needed = scalar.itemsize if isinstance(buffer, np.ndarray) else widest
     if buffer.size > 0 and address(buffer) % needed != 0:

@@ -64,13 +64,7 @@ def _some_rows(length: int, rows: Rows) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def array_text(summary: str, length: int, rows: Rows) -> str:
-    """The summary, then rows as NumPy writes them.
-
-    Args:
-        summary: First line.
-        length: Rows there are.
-        rows: Takes some of them.
-    """
+    """The summary, then rows as NumPy writes them."""
     first, last = _some_rows(length, rows)
     # NumPy leaves out what is between the edges: one row stands for it
     shown = np.concatenate([first, first[-1:], last]) if len(last) > 0 else first
@@ -241,7 +235,7 @@ class BlockedArray:
         """A new array with the same values, as long as this view."""
         if self.length == self.capacity:
             return replace(self, buffer=self.buffer.copy())
-        made = BlockedArray.empty(self.length, self.dim, self.scalar, self._backend_name)
+        made = BlockedArray.empty(self.length, self.dim, self.scalar, backend_of(self.buffer).name)
         made._copy_chunks(self)
         return made
 
@@ -300,10 +294,6 @@ class BlockedArray:
     def chunks(self) -> tuple[Array, ...]:
         """Views, one of each chunk: (length, width), without the padding of a chunk of three."""
         return tuple(chunk_views(self.binding(), self.dim))
-
-    @property
-    def _backend_name(self) -> str:
-        return backend_of(self.buffer).name
 
     def binding(self) -> Binding:
         """Binding of a windowed argument of a kernel."""

@@ -35,10 +35,6 @@ def is_array(given: Any) -> bool:
 def check_readable(where: str, given: Any) -> None:
     """Refuse what is no array of numbers, or more than that.
 
-    Args:
-        where: Kernel and argument.
-        given: What was passed as values.
-
     Raises:
         InputError: Names `where`, what is wrong and what to do.
     """
@@ -72,10 +68,6 @@ def check_readable(where: str, given: Any) -> None:
 
 def writable_array(where: str, given: Any) -> Array:
     """The memory of an array that is written to, as NumPy or CuPy array.
-
-    Args:
-        where: Kernel and output.
-        given: What was passed for it.
 
     Raises:
         InputError: It has no memory of its own, not of float32 or float64, or must not be written.

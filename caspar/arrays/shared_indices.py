@@ -165,7 +165,7 @@ class SharedIndices:
         return _remade, (type(self), self._index, self._size, self._backend.name)
 
     def __copy__(self) -> SharedIndices:
-        """Itself: it does not change."""
+        """Return itself: it does not change."""
         return self
 
     # -- how it looks --------------------------------------------------------------------------

@@ -6,7 +6,7 @@ that is missing or broken is reported in words.
 
 from functools import partial
 
-from caspar.cli.startup import report_broken
+from caspar.cli.packages import report_broken
 
 try:
     from caspar.cli.app import main

@@ -1,29 +1,42 @@
 """`caspar bal`: read a bundle adjustment problem, solve it, report, write what was asked for."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import numpy as np
 
 import caspar
+from caspar.cli.arguments import (
+    EXIT_CODES,
+    add_backend,
+    add_iterations,
+    add_loss_scale,
+    add_precision,
+    add_report,
+)
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
-    Outputs,
     WrittenFiles,
-    check_outputs,
+    check_html,
+    check_plot,
+    check_suffix,
+    check_targets,
+    chosen_paths,
     recording_for,
-    write_outputs,
+    run_solve,
+    solve_report,
+    write_json,
 )
-from caspar.cli.progress import progress_shown
-from caspar.io.bal import BalProblem, read_bal
-from caspar.options import PrecisionName
+from caspar.io.bal import BalProblem, read_bal, write_bal
+from caspar.io.ply import write_ply
+from caspar.options import Precision
 from caspar.progress import phase
 from caspar.solver.result.quantities import count_text
-from caspar.solver.result.report import terminal_report, text_report
-from caspar.solver.result.result import SolveResult, SolveStatus
+from caspar.solver.result.result import SolveResult
+from caspar.version import __version__
 
 LOSSES = {"huber": "Huber", "soft_l1": "SoftL1", "cauchy": "Cauchy"}
 """Losses by what users call them: names in `caspar.loss`."""
@@ -34,76 +47,85 @@ FIXED: Mapping[str, tuple[str, str | None, Any]] = {
     "first_pose": ("Cam", "cam_T_world", [0]),
     "points": ("Point", None, True),
 }
-"""What can be held: a node type, its field, and which nodes of it; see `caspar.Solver.solve`."""
+"""Choices of --fixed: a node type, its field, and which nodes of it; see `caspar.Solver.solve`."""
 
 BUNDLER_SUFFIXES = (".out", ".out.bz2", ".out.gz")
 """Names of files that are read as Bundler's."""
 
-
-@dataclass(frozen=True)
-class BalRequest:
-    """The arguments of `caspar bal`.
-
-    Attributes:
-        file: The problem.
-        backend: `auto`, `cuda` or `cpu`.
-        precision: `mixed`, `float32` or `float64`.
-        max_iterations: None: the solver's default.
-        loss: One of `LOSSES`; None: no loss.
-        loss_scale: Pixels above which a residual counts as large.
-        fixed: Names in `FIXED`.
-        outputs: Files to write.
-        is_quiet: Print nothing but errors.
-    """
-
-    file: Path
-    backend: str
-    precision: PrecisionName
-    max_iterations: int | None
-    loss: str | None
-    loss_scale: float
-    fixed: Sequence[str]
-    outputs: Outputs
-    is_quiet: bool
+BAL_SUFFIXES = (".txt", ".txt.bz2", ".txt.gz")
+PLY_SUFFIX = ".ply"
 
 
-def solve_bal(request: BalRequest) -> ExitCode:
+def add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to those of the program."""
+    bal = commands.add_parser(
+        "bal",
+        help="solve a bundle adjustment problem (BAL text file)",
+        description="Solve a bundle adjustment problem: all cameras (pose, focal length, two "
+        "distortion coefficients) and all points move, but for what --fixed names.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bal.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="problem, plain, .bz2 or .gz; or a .out file of Bundler",
+    )
+    add_backend(bal)
+    add_precision(bal, Precision.MIXED)
+    add_iterations(bal)
+    bal.add_argument(
+        "--loss", choices=list(LOSSES), help="make wrong observations count less (default: none)"
+    )
+    add_loss_scale(bal)
+    bal.add_argument(
+        "--fixed",
+        action="append",
+        choices=list(FIXED),
+        default=[],
+        help="hold calibrations, poses, the first pose or points as they are; may be repeated",
+    )
+    bal.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="write the solved problem: .txt, .txt.bz2, .txt.gz (BAL) or .ply (point cloud)",
+    )
+    add_report(bal)
+    bal.set_defaults(command=solve_bal)
+
+
+def solve_bal(request: argparse.Namespace) -> ExitCode:
     """Solve a problem.
 
     Raises:
         CasparError: Wrong input, or a backend that is not usable.
         OSError: The problem cannot be read.
     """
-    check_outputs(request.outputs, request.file)
-    files = WrittenFiles()
-    try:
-        return _solve_and_write(request, files)
-    except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(files.when_interrupted()) from interrupt
+    paths = chosen_paths(request, "json", "out", "plot", "html")
+    check_suffix("--out", request.out, (*BAL_SUFFIXES, PLY_SUFFIX))
+    check_plot(request.plot)
+    check_html(request.html)
+    check_targets(paths.items(), [("the problem itself", request.file)])
 
-
-def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
-    messages = Console(stderr=True, highlight=False)
-    with progress_shown(messages, request.is_quiet):
+    def solve(files: WrittenFiles) -> tuple[SolveResult, list[str]]:
         with phase(f"reading {request.file}"):
             problem = _read(request.file)
-        recording = recording_for(request.outputs.html, 2 * problem.num_observations)
+        recording = recording_for(request.html, 2 * problem.num_observations)
         result = _solve(request, problem, recording)
-        with phase("writing results") if request.outputs.by_option else nullcontext():
-            title = request.file.name
-            write_outputs(request.outputs, problem, result, files, recording, title)
-    try:
-        if not request.is_quiet:
-            _print_report(request, problem, result, files.paths)
-    except OSError as error:  # standard output is a file on a full disk
-        files.failures.append((Path("the report"), str(error)))
-    finally:  # a reader of the report that stops early (`head`) ends the program
-        files.print_failures(messages)
-    if result.status is SolveStatus.INTERRUPTED:
-        return ExitCode.INTERRUPTED
-    if files.failures:
-        return ExitCode.WRONG_INPUT
-    return ExitCode.SUCCESS if result.status.is_success else ExitCode.NOT_CONVERGED
+        writers = _writers(problem, result, recording, request.file.name)
+        if paths:
+            with phase("writing results"):
+                files.write({path: writers[option] for option, path in paths.items()})
+        sizes = (
+            count_text(problem.num_cameras, "camera"),
+            count_text(problem.num_points, "point"),
+            count_text(problem.num_observations, "observation"),
+        )
+        return result, [f"{request.file}: {', '.join(sizes)}"]
+
+    return run_solve(solve, request.quiet)
 
 
 def _read(file: Path) -> BalProblem:
@@ -114,7 +136,7 @@ def _read(file: Path) -> BalProblem:
 
 
 def _solve(
-    request: BalRequest, problem: BalProblem, recording: "caspar.Recording | None"
+    request: argparse.Namespace, problem: BalProblem, recording: "caspar.Recording | None"
 ) -> SolveResult:
     factor, scale = caspar.bundle_adjustment.snavely, {}
     if request.loss is not None:
@@ -159,20 +181,36 @@ def _fixed(names: Sequence[str]) -> dict[str, Any]:
     return fixed
 
 
-def _print_report(
-    request: BalRequest, problem: BalProblem, result: SolveResult, written: list[Path]
-) -> None:
-    console = Console(highlight=False)
-    sizes = (
-        count_text(problem.num_cameras, "camera"),
-        count_text(problem.num_points, "point"),
-        count_text(problem.num_observations, "observation"),
+def _writers(
+    before: BalProblem, result: SolveResult, recording: "caspar.Recording | None", title: str
+) -> dict[str, Callable[[Path], None]]:
+    """Return the functions that write the file of each option."""
+    after = dataclasses.replace(
+        before,
+        cameras=np.asarray(result.values["Cam"], dtype=np.float64),
+        points=np.asarray(result.values["Point"], dtype=np.float64),
     )
-    console.print(f"{request.file}: {', '.join(sizes)}\n", markup=False, soft_wrap=True)
-    if console.is_terminal:
-        console.print(terminal_report(result))
-    else:
-        console.print(text_report(result), markup=False, soft_wrap=True)
-    if written:
-        names = ", ".join(map(str, written))
-        console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)
+    sizes = {
+        "cameras": before.num_cameras,
+        "points": before.num_points,
+        "observations": before.num_observations,
+    }
+    report = {"version": __version__, "problem": sizes, **solve_report(result)}
+
+    def write_problem(path: Path) -> None:
+        if path.suffix.lower() == PLY_SUFFIX:
+            write_ply(path, after.points, after.cameras)
+        else:
+            write_bal(path, after)
+
+    def write_view(path: Path) -> None:
+        nouns = {"Cam": "camera"}
+        scene = caspar.scene.scene_of_result(result, recording, title=title, unit="px", nouns=nouns)
+        caspar.view.write_html(scene, path)
+
+    return {
+        "--json": lambda path: write_json(path, report),
+        "--out": write_problem,
+        "--plot": lambda path: caspar.plot.plot_bundle_adjustment(before, after, result, path),
+        "--html": write_view,
+    }

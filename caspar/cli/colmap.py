@@ -6,8 +6,7 @@ Also here: `caspar map`, which makes models from COLMAP's database of features a
 import argparse
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,26 @@ import numpy as np
 from rich.console import Console
 
 import caspar
-from caspar.cli.arguments import EXIT_CODES, add_backend, add_quiet
+from caspar.cli.arguments import (
+    EXIT_CODES,
+    add_backend,
+    add_iterations,
+    add_loss_scale,
+    add_precision,
+    add_quiet,
+    add_report,
+    positive_integer,
+    positive_number,
+)
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
     WrittenFiles,
     check_html,
     check_plot,
     check_targets,
+    chosen_paths,
     finite,
+    run_solve,
     solve_report,
     write_json,
 )
@@ -30,10 +41,10 @@ from caspar.cli.progress import progress_shown
 from caspar.errors import OptionError
 from caspar.io.bal import BalProblem
 from caspar.io.rotations import multiply
+from caspar.options import Precision
 from caspar.progress import phase
 from caspar.solver.result.quantities import count_text
-from caspar.solver.result.report import terminal_report, text_report
-from caspar.solver.result.result import SolveStatus
+from caspar.solver.result.result import SolveResult
 
 COLMAP_FLAGS = {
     "refine_focal_length": "refine focal lengths (default: yes)",
@@ -56,43 +67,71 @@ COLMAP_FORMATS = ("binary", "text")
 """Values of `caspar.colmap.ModelFormat`, the default first."""
 
 _HALF_TURN_ABOUT_X = np.array([1.0, 0.0, 0.0, 0.0])
-"""From COLMAP's camera axes to those of *Bundle Adjustment in the Large*, as a quaternion."""
+"""The rotation from COLMAP's camera axes to those of *Bundle Adjustment in the Large*: x y z w."""
 
 
-@dataclass(frozen=True)
-class ColmapRequest:
-    """The arguments of `caspar colmap`.
+def add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to those of the program."""
+    colmap = commands.add_parser(
+        "colmap",
+        help="adjust a COLMAP model (a folder of binary or text files)",
+        description="Bundle adjustment of a COLMAP model, with the defaults of COLMAP's "
+        "bundle_adjuster: any of its camera models, rigs, shared and single intrinsics.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    colmap.add_argument("model", type=Path, metavar="IN", help="folder of the model")
+    colmap.add_argument("out", type=Path, metavar="OUT", help="folder for the adjusted model")
+    for name, what in COLMAP_FLAGS.items():
+        flag = f"--{name.replace('_', '-')}"
+        colmap.add_argument(flag, action=argparse.BooleanOptionalAction, help=what)
+    colmap.add_argument(
+        "--min-track-length",
+        type=positive_integer,
+        default=2,
+        metavar="N",
+        help="points of fewer observations take no part (default: %(default)s)",
+    )
+    colmap.add_argument(
+        "--gauge",
+        choices=COLMAP_GAUGES,
+        default=COLMAP_GAUGES[0],
+        help="what keeps the model from moving as a whole (default: %(default)s)",
+    )
+    known = colmap.add_mutually_exclusive_group()
+    what = "of cameras that hold the model; lines: image name, "
+    known.add_argument("--positions", type=Path, metavar="PATH", help=f"positions {what}x, y, z")
+    known.add_argument(
+        "--gps", type=Path, metavar="PATH", help=f"the same {what}latitude, longitude, altitude"
+    )
+    colmap.add_argument(
+        "--position-stddev",
+        type=positive_number,
+        default=1.0,
+        metavar="LENGTH",
+        help="standard deviation of each coordinate of a position (default: %(default)s)",
+    )
+    colmap.add_argument(
+        "--loss",
+        choices=COLMAP_LOSSES,
+        default=COLMAP_LOSSES[0],
+        help="make wrong observations count less (default: %(default)s)",
+    )
+    add_loss_scale(colmap)
+    add_backend(colmap)
+    add_precision(colmap, Precision.FLOAT64)
+    add_iterations(colmap)
+    colmap.add_argument(
+        "--format",
+        choices=COLMAP_FORMATS,
+        default=COLMAP_FORMATS[0],
+        help="files that are written (default: %(default)s)",
+    )
+    add_report(colmap)
+    colmap.set_defaults(command=solve_colmap)
 
-    Attributes:
-        folder: The model.
-        output: Where the adjusted model is written.
-        format: `binary` or `text`.
-        options: Fields of `caspar.colmap.BundleAdjustmentOptions`.
-        gauge: What holds the gauge.
-        positions: File of positions of cameras; None: none are known.
-        is_gps: Whether these are latitudes, longitudes and altitudes.
-        position_stddev: Standard deviation of each coordinate.
-        json: Where to write status, costs and iterations; None: not at all.
-        plot: Image of the cost and of the scene before and after; None: none.
-        html: Interactive view of the scene before and after; None: none.
-        is_quiet: Print nothing but errors.
-    """
 
-    folder: Path
-    output: Path
-    format: str
-    options: Mapping[str, Any]
-    gauge: str
-    positions: Path | None
-    is_gps: bool
-    position_stddev: float
-    json: Path | None
-    plot: Path | None
-    html: Path | None
-    is_quiet: bool
-
-
-def solve_colmap(request: ColmapRequest) -> ExitCode:
+def solve_colmap(request: argparse.Namespace) -> ExitCode:
     """Adjust a model.
 
     Raises:
@@ -100,16 +139,66 @@ def solve_colmap(request: ColmapRequest) -> ExitCode:
         OSError: The model cannot be read.
     """
     _check_outputs(request)
-    files = WrittenFiles()
-    try:
-        return _solve_and_write(request, files)
-    except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(files.when_interrupted()) from interrupt
+
+    def solve(files: WrittenFiles) -> tuple[SolveResult, list[str]]:
+        with phase(f"reading {request.model}"):
+            model = caspar.colmap.read_model(request.model)
+            caspar.colmap.ModelFormat(request.format).check(model)
+            priors = None
+            if (positions := _positions(request)) is not None:
+                priors = caspar.colmap.read_positions(
+                    positions,
+                    model,
+                    stddev=request.position_stddev,
+                    is_gps=request.gps is not None,
+                )
+        with phase("adjusting"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the report has them
+            config = caspar.colmap.BundleAdjustmentConfig(fixed_gauge=request.gauge)
+            summary = caspar.colmap.bundle_adjustment(
+                model, _options(request), config, pose_priors=priors
+            )
+        with phase("writing results"):
+            files.write(_writers(request, model, summary))
+        sizes = (
+            count_text(len(model.images.ids), "image"),
+            count_text(len(model.cameras.ids), "camera"),
+            count_text(len(model.points.ids), "point"),
+            count_text(model.num_observations, "observation"),
+        )
+        return summary.result, [
+            f"{request.model}: {', '.join(sizes)}",
+            f"error {summary.initial_error_px:.6g} -> {summary.final_error_px:.6g} px",
+            *(f"warning: {one}" for one in summary.warnings),
+        ]
+
+    return run_solve(solve, request.quiet)
 
 
-def _check_outputs(request: ColmapRequest) -> None:
+def _positions(request: argparse.Namespace) -> Path | None:
+    """The file of positions of cameras; None: none are known."""
+    path: Path | None = request.positions or request.gps
+    return path
+
+
+def _options(request: argparse.Namespace) -> "caspar.colmap.BundleAdjustmentOptions":
+    flags = {name: getattr(request, name) for name in COLMAP_FLAGS}
+    options = {
+        **{name: value for name, value in flags.items() if value is not None},
+        "min_track_length": request.min_track_length,
+        "loss_function_type": request.loss,
+        "loss_function_scale": request.loss_scale,
+        "backend": request.backend,
+        "precision": request.precision,
+    }
+    if request.max_iterations is not None:
+        options["max_num_iterations"] = request.max_iterations
+    return caspar.colmap.BundleAdjustmentOptions(**options)
+
+
+def _check_outputs(request: argparse.Namespace) -> None:
     """Find out now what would keep a file from being written later."""
-    output = request.output
+    output = request.out
     parent = Path(os.path.abspath(output)).parent
     if output.exists() and not output.is_dir():
         raise OptionError(f"OUT {output}: this is a file; name a folder")
@@ -119,90 +208,27 @@ def _check_outputs(request: ColmapRequest) -> None:
         raise OptionError(f"OUT {output}: this link leads to no folder; make it first")
     if not output.exists() and not os.access(parent, os.W_OK | os.X_OK):
         raise OptionError(f"OUT {output}: no permission to make a folder in {parent}")
-    if output.exists() and request.folder.exists() and output.samefile(request.folder):
+    if output.exists() and request.model.exists() and output.samefile(request.model):
         raise OptionError(f"OUT {output}: this is the model itself; name another folder")
     check_plot(request.plot)
     check_html(request.html)
-    asked = {"--json": request.json, "--plot": request.plot, "--html": request.html}
-    outputs = [(option, path) for option, path in asked.items() if path is not None]
+    outputs = list(chosen_paths(request, "json", "plot", "html").items())
     if output.exists():
         kind = caspar.colmap.ModelFormat(request.format)
         outputs = [*(("OUT", file) for file in kind.files(output)), *outputs]
-    inputs = [("the model itself", request.folder), ("the folder OUT", output)]
+    inputs = [("the model itself", request.model), ("the folder OUT", output)]
     for kind in caspar.colmap.ModelFormat:
-        inputs += [("a file of the model", file) for file in kind.files(request.folder)]
-    if request.positions is not None:
-        inputs.append(("the file of positions", request.positions))
+        inputs += [("a file of the model", file) for file in kind.files(request.model)]
+    if (positions := _positions(request)) is not None:
+        inputs.append(("the file of positions", positions))
     check_targets(outputs, inputs)
 
 
-def _solve_and_write(request: ColmapRequest, files: WrittenFiles) -> ExitCode:
-    messages = Console(stderr=True, highlight=False)
-    with progress_shown(messages, request.is_quiet):
-        with phase(f"reading {request.folder}"):
-            model = caspar.colmap.read_model(request.folder)
-            caspar.colmap.ModelFormat(request.format).check(model)
-            priors = _priors(request, model)
-        with phase("adjusting"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the report has them
-            config = caspar.colmap.BundleAdjustmentConfig(fixed_gauge=request.gauge)
-            options = caspar.colmap.BundleAdjustmentOptions(**request.options)
-            summary = caspar.colmap.bundle_adjustment(model, options, config, pose_priors=priors)
-        with phase("writing results"):
-            files.write(_writers(request, model, summary))
-    try:
-        if not request.is_quiet:
-            _print_report(request, model, summary, files.paths)
-    except OSError as error:  # standard output is a file on a full disk
-        files.failures.append((Path("the report"), str(error)))
-    finally:  # a reader of the report that stops early (`head`) ends the program
-        files.print_failures(messages)
-    if summary.result.status is SolveStatus.INTERRUPTED:
-        return ExitCode.INTERRUPTED
-    if files.failures:
-        return ExitCode.WRONG_INPUT
-    return ExitCode.SUCCESS if summary.result.status.is_success else ExitCode.NOT_CONVERGED
-
-
-def _priors(
-    request: ColmapRequest, model: "caspar.colmap.Model"
-) -> "caspar.colmap.PosePriors | None":
-    if request.positions is None:
-        return None
-    return caspar.colmap.read_positions(
-        request.positions, model, stddev=request.position_stddev, is_gps=request.is_gps
-    )
-
-
 def _writers(
-    request: ColmapRequest, model: "caspar.colmap.Model", summary: "caspar.colmap.Summary"
+    request: argparse.Namespace, model: "caspar.colmap.Model", summary: "caspar.colmap.Summary"
 ) -> dict[Path, Callable[[Path], None]]:
-    writers: dict[Path, Callable[[Path], None]] = {}
-    if summary.is_solution_usable():
-        writers[request.output] = lambda path: caspar.colmap.write_model(
-            summary.model, path, request.format
-        )
-    if request.json is not None:
-        writers[request.json] = lambda path: write_json(path, json_report(model, summary))
     result = summary.result
-    if request.plot is not None:
-        before, after = _scene(model), _scene(summary.model)
-        writers[request.plot] = lambda path: caspar.plot.plot_bundle_adjustment(
-            before, after, result, path
-        )
-    if request.html is not None:
-        writers[request.html] = lambda path: caspar.view.write_html(
-            caspar.scene.scene_of_models(model, summary, title=str(request.folder)), path
-        )
-    return writers
-
-
-def json_report(model: "caspar.colmap.Model", summary: "caspar.colmap.Summary") -> dict[str, Any]:
-    """The summary without its model, as what JSON can hold.
-
-    Scripts rely on these keys; new ones may be added.
-    """
-    return {
+    report = {
         "problem": {
             "cameras": len(model.cameras.ids),
             "images": len(model.images.ids),
@@ -215,7 +241,24 @@ def json_report(model: "caspar.colmap.Model", summary: "caspar.colmap.Summary") 
         "num_residuals": summary.num_residuals,
         "num_filtered": summary.num_filtered,
         "warnings": list(summary.warnings),
-        "solve": solve_report(summary.result),
+        "solve": solve_report(result),
+    }
+    writers: dict[str, Callable[[Path], None]] = {
+        "--json": lambda path: write_json(path, report),
+        "--plot": lambda path: caspar.plot.plot_bundle_adjustment(
+            _scene(model), _scene(summary.model), result, path
+        ),
+        "--html": lambda path: caspar.view.write_html(
+            caspar.scene.scene_of_models(model, summary, title=str(request.model)), path
+        ),
+    }
+    paths = chosen_paths(request, "json", "plot", "html")
+    asked = {path: writers[option] for option, path in paths.items()}
+    if not summary.is_solution_usable():
+        return asked
+    return {
+        request.out: lambda path: caspar.colmap.write_model(summary.model, path, request.format),
+        **asked,
     }
 
 
@@ -232,36 +275,6 @@ def _scene(model: "caspar.colmap.Model") -> BalProblem:
         point_index=np.empty(0, np.int32),
         pixels=np.empty((0, 2)),
     )
-
-
-def _print_report(
-    request: ColmapRequest,
-    model: "caspar.colmap.Model",
-    summary: "caspar.colmap.Summary",
-    written: list[Path],
-) -> None:
-    console = Console(highlight=False)
-    sizes = (
-        count_text(len(model.images.ids), "image"),
-        count_text(len(model.cameras.ids), "camera"),
-        count_text(len(model.points.ids), "point"),
-        count_text(model.num_observations, "observation"),
-    )
-    lines = [
-        f"{request.folder}: {', '.join(sizes)}",
-        f"error {summary.initial_error_px:.6g} -> {summary.final_error_px:.6g} px",
-        *(f"warning: {one}" for one in summary.warnings),
-    ]
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
-    console.print()
-    if console.is_terminal:
-        console.print(terminal_report(summary.result))
-    else:
-        console.print(text_report(summary.result), markup=False, soft_wrap=True)
-    if written:
-        names = ", ".join(map(str, written))
-        console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)
 
 
 # -- caspar map ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Nothing here fails where something is missing: that is what it is for. The packages and the CPU
 backend are tried in a process of its own, so that a broken library cannot take the report with it.
-Where the command line itself cannot be loaded, `caspar.cli.startup` reports instead.
+Where the command line itself cannot be loaded, `caspar.cli.packages` reports instead.
 """
 
 import os

@@ -1,11 +1,11 @@
 """`caspar inspect`: kernels, or those of a factor, at any stage of the compiler: text, pictures."""
 
+import argparse
 import importlib.util
 import os
 import pkgutil
 import sys
 import traceback
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -14,10 +14,13 @@ from typing import Any
 from rich.console import Console
 
 import caspar
+from caspar.cli.arguments import add_precision
 from caspar.cli.exit_code import ExitCode
-from caspar.cli.outputs import WrittenFiles, check_targets
+from caspar.cli.outputs import WrittenFiles, check_targets, chosen_paths
 from caspar.errors import CasparError, OptionError
 from caspar.io.replace import write_file
+from caspar.options import Precision
+from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
 
 DEFAULT_STAGE = "resources"
 
@@ -26,44 +29,78 @@ DEFAULT_KERNEL = "linearize"
 
 
 _IMPORT_SYSTEM = ("<frozen importlib", importlib.__file__, pkgutil.__file__, caspar.__file__)
-"""Where errors come from when there is no module of that name."""
+"""An error whose frames are all in these files says that there is no module of that name."""
 
 
-@dataclass(frozen=True)
-class InspectRequest:
-    """The arguments of `caspar inspect`.
+def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to those of the program."""
+    command = commands.add_parser(
+        "inspect",
+        help="show what a factor or kernel is compiled to, at any stage; no GPU is needed",
+        description="Show what a factor or kernel is compiled to, at any stage of the compiler. "
+        "No GPU is needed: stages from ptx on need the extra `inspect`.",
+        epilog="exit code: 0 when it is shown, 2 for wrong usage or something missing",
+    )
+    command.add_argument(
+        "function",
+        metavar="FUNCTION",
+        help="module:function or path/to/file.py:function, for example "
+        "caspar.bundle_adjustment:snavely",
+    )
+    command.add_argument(
+        "--stage",
+        metavar="STAGE",
+        help="trace, graph, the name of a graph pass, schedule, program, cuda, cpu, ptx, sass or "
+        "resources (default: resources: registers, spills, instructions)",
+    )
+    command.add_argument(
+        "--kernel",
+        metavar="NAME",
+        help="of a factor score, linearize, product, or a kernel of a node type such as "
+        "Cam__retract (default: all for resources, else linearize)",
+    )
+    command.add_argument(
+        "--target", choices=["cuda", "cpu"], help="what to compile for (default: cuda)"
+    )
+    add_precision(command, Precision.MIXED)
+    command.add_argument(
+        "--arch",
+        default=DEFAULT_ARCHITECTURE,
+        metavar="SM",
+        help="architecture of machine code (default: %(default)s)",
+    )
+    _add_inspect_output(command)
+    command.set_defaults(command=inspect_kernels)
 
-    Attributes:
-        function: `module:function` or `path/to/file.py:function`.
-        stage: What to show; None: `DEFAULT_STAGE`, or all graph passes with `diff`.
-        kernel: Which kernel of a factor; None: all of them for `resources`, else `DEFAULT_KERNEL`.
-        target: `cuda` or `cpu`; None: `cpu` for its own stage, else `cuda`.
-        precision: `mixed`, `float32` or `float64`; a kernel that is no factor's computes in
-            float32 for `mixed`.
-        arch: Architecture of machine code.
-        svg: Where to write the picture; None: nowhere.
-        after: Steps that are done in the picture of the schedule; None: all.
-        outputs: Draw only the part of a graph that these arguments need; empty: all.
-        diff: Show what a graph pass changed instead of its result.
-        complete: Show the source with the header that all kernels have in common.
-        out: Where to write the text; None: to the terminal, if no picture is written.
-    """
 
-    function: str
-    stage: str | None
-    kernel: str | None
-    target: str | None
-    precision: str
-    arch: str
-    svg: Path | None
-    after: int | None
-    outputs: tuple[str, ...]
-    diff: bool
-    complete: bool
-    out: Path | None
+def _add_inspect_output(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--svg", type=Path, metavar="PATH", help="draw the stage: those from graph to program"
+    )
+    command.add_argument(
+        "--after", type=int, metavar="N", help="draw the schedule after N steps (default: all)"
+    )
+    command.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="draw only what this output of the kernel needs; may be given several times",
+    )
+    command.add_argument(
+        "--diff",
+        action="store_true",
+        help="show what the pass named by --stage changed in the graph (default: every pass)",
+    )
+    command.add_argument(
+        "--complete",
+        action="store_true",
+        help="show the source with the functions that all kernels have in common",
+    )
+    command.add_argument("--out", type=Path, metavar="PATH", help="write the text to a file")
 
 
-def inspect_kernels(request: InspectRequest) -> ExitCode:
+def inspect_kernels(request: argparse.Namespace) -> ExitCode:
     """Print one stage, or write its text or picture to a file.
 
     Raises:
@@ -72,8 +109,7 @@ def inspect_kernels(request: InspectRequest) -> ExitCode:
         OptionError: An output cannot be written, is the input, or both are one file.
         KeyboardInterrupt: Ctrl-C while files are written; the message says which are.
     """
-    asked = {"--svg": request.svg, "--out": request.out}
-    paths = {option: path for option, path in asked.items() if path is not None}
+    paths = chosen_paths(request, "svg", "out")
     found = load_function(request.function)
     check_targets(paths.items(), [("the file of the function", _source_file(request.function))])
     view = _view(request, _inspection(request, found))
@@ -85,13 +121,9 @@ def inspect_kernels(request: InspectRequest) -> ExitCode:
         path: _picture(request, view) if option == "--svg" else str(view)
         for option, path in paths.items()
     }
-    files.write({path: partial(_write_text, text) for path, text in texts.items()})
+    files.write({path: partial(write_file, content=text.encode()) for path, text in texts.items()})
     files.print_failures(Console(stderr=True, highlight=False))
     return ExitCode.WRONG_INPUT if files.failures else ExitCode.SUCCESS
-
-
-def _write_text(text: str, path: Path) -> None:
-    write_file(path, text.encode())
 
 
 def _print(text: str) -> None:
@@ -104,7 +136,7 @@ def _print(text: str) -> None:
 
 
 def _inspection(
-    request: InspectRequest, found: "caspar.Factor | caspar.Kernel"
+    request: argparse.Namespace, found: "caspar.Factor | caspar.Kernel"
 ) -> "caspar.inspect.FactorInspection | caspar.inspect.KernelInspection":
     target = request.target or ("cpu" if request.stage == "cpu" else "cuda")
     if isinstance(found, caspar.Factor):
@@ -116,7 +148,7 @@ def _inspection(
 
 
 def _view(
-    request: InspectRequest,
+    request: argparse.Namespace,
     inspection: "caspar.inspect.FactorInspection | caspar.inspect.KernelInspection",
 ) -> "caspar.inspect.View":
     if isinstance(inspection, caspar.inspect.KernelInspection):
@@ -135,14 +167,14 @@ def _view(
     return kernel.stage(stage)
 
 
-def _picture(request: InspectRequest, view: "caspar.inspect.View") -> str:
+def _picture(request: argparse.Namespace, view: "caspar.inspect.View") -> str:
     if isinstance(view, caspar.inspect.ScheduleView):
-        return view.svg(request.after, request.outputs)
+        return view.svg(request.after, request.output)
     if request.after is not None:
         raise OptionError("--after: only the picture of the stage 'schedule' shows steps")
     if isinstance(view, caspar.inspect.GraphView):
-        return view.svg(request.outputs)
-    if len(request.outputs) > 0:
+        return view.svg(request.output)
+    if len(request.output) > 0:
         raise OptionError("--output: only pictures of graphs can be restricted to some outputs")
     if isinstance(view, caspar.inspect.ProgramView):
         return view.svg()

@@ -1,10 +1,10 @@
-"""The files a command leaves: checked before the long work, written after it.
+"""Run a solve of the command line: its files are checked before the long work, written after it.
 
 Once per command; writing takes as long as the file formats do.
 """
 
+import argparse
 import contextlib
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -14,13 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 import caspar
+from caspar.cli.exit_code import ExitCode
+from caspar.cli.progress import progress_shown
 from caspar.errors import MissingPackageError, OptionError
-from caspar.io.bal import BalProblem, write_bal
-from caspar.io.ply import write_ply
 from caspar.io.replace import (
     FileTransaction,
     Target,
@@ -28,44 +27,14 @@ from caspar.io.replace import (
     find_target,
     write_file,
 )
-from caspar.solver.result.result import IterationRecord, SolveResult
-from caspar.version import __version__
+from caspar.solver.result.report import terminal_report, text_report
+from caspar.solver.result.result import SolveResult, SolveStatus
 
-BAL_SUFFIXES = (".txt", ".txt.bz2", ".txt.gz")
-PLY_SUFFIX = ".ply"
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 HTML_SUFFIXES = (".html", ".htm")
 
 MAX_RECORDED = 2_000_000
 """Residuals of a problem up to which a view shows the iterations: they are evaluated for each."""
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Paths of the outputs; None: not written.
-
-    Attributes:
-        json: Status, costs and iterations.
-        problem: The problem at the solution, as BAL text or as a PLY point cloud.
-        plot: Image of the cost and of the scene before and after.
-        html: Interactive view of the scene.
-    """
-
-    json: Path | None
-    problem: Path | None
-    plot: Path | None
-    html: Path | None = None
-
-    @property
-    def by_option(self) -> dict[str, Path]:
-        """The paths that were asked for, by the option that did."""
-        paths = {
-            "--json": self.json,
-            "--out": self.problem,
-            "--plot": self.plot,
-            "--html": self.html,
-        }
-        return {option: path for option, path in paths.items() if path is not None}
 
 
 @dataclass
@@ -147,16 +116,57 @@ def _is_direct(path: Path) -> bool:
         return False
 
 
-def check_outputs(outputs: Outputs, problem_file: Path) -> None:
-    """Find out now what would keep a file from being written later.
+def run_solve(
+    solve: Callable[[WrittenFiles], tuple[SolveResult, list[str]]], is_quiet: bool
+) -> ExitCode:
+    """Solve with a view of the progress, print the report, and say which files are not written.
+
+    Args:
+        solve: Solves and writes the files; returns the result and the first lines of the report.
+        is_quiet: Print nothing but errors.
 
     Raises:
-        OptionError: Names the option, the path and what is wrong with it.
+        KeyboardInterrupt: Ctrl-C; the message says what is written.
     """
-    check_suffix("--out", outputs.problem, (*BAL_SUFFIXES, PLY_SUFFIX))
-    check_plot(outputs.plot)
-    check_html(outputs.html)
-    check_targets(outputs.by_option.items(), [("the problem itself", problem_file)])
+    messages = Console(stderr=True, highlight=False)
+    files = WrittenFiles()
+    try:
+        with progress_shown(messages, is_quiet):
+            result, lines = solve(files)
+        try:
+            if not is_quiet:
+                _print_report(lines, result, files.paths)
+        except OSError as error:  # standard output is a file on a full disk
+            files.failures.append((Path("the report"), str(error)))
+        finally:  # a reader of the report that stops early (`head`) ends the program
+            files.print_failures(messages)
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(files.when_interrupted()) from interrupt
+    if result.status is SolveStatus.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    if files.failures:
+        return ExitCode.WRONG_INPUT
+    return ExitCode.SUCCESS if result.status.is_success else ExitCode.NOT_CONVERGED
+
+
+def _print_report(lines: list[str], result: SolveResult, written: list[Path]) -> None:
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print()
+    if console.is_terminal:
+        console.print(terminal_report(result))
+    else:
+        console.print(text_report(result), markup=False, soft_wrap=True)
+    if written:
+        names = ", ".join(map(str, written))
+        console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)
+
+
+def chosen_paths(request: argparse.Namespace, *options: str) -> dict[str, Path]:
+    """The outputs that were asked for, by the option that did, such as `--json`."""
+    paths = {f"--{option}": getattr(request, option) for option in options}
+    return {option: path for option, path in paths.items() if path is not None}
 
 
 def check_plot(path: Path | None) -> None:
@@ -213,53 +223,8 @@ def check_targets(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[st
         taken.append((target, f"also the file of {option}"))
 
 
-def write_outputs(
-    outputs: Outputs,
-    before: BalProblem,
-    result: SolveResult,
-    files: WrittenFiles,
-    recording: "caspar.Recording | None" = None,
-    title: str = "",
-) -> None:
-    """Write all files and note in `files` what became of them.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C; the message says what is written and what is not.
-    """
-    after = solved_problem(before, result)
-    writers: dict[str, Callable[[Path], None]] = {
-        "--json": lambda path: write_json(path, json_report(before, result)),
-        "--out": lambda path: _write_problem(path, after),
-        "--plot": lambda path: caspar.plot.plot_bundle_adjustment(before, after, result, path),
-        "--html": lambda path: _write_view(path, result, recording, title),
-    }
-    files.write({path: writers[option] for option, path in outputs.by_option.items()})
-
-
-def solved_problem(before: BalProblem, result: SolveResult) -> BalProblem:
-    """The problem with the result's cameras and points."""
-    return dataclasses.replace(
-        before,
-        cameras=np.asarray(result.values["Cam"], dtype=np.float64),
-        points=np.asarray(result.values["Point"], dtype=np.float64),
-    )
-
-
-def json_report(problem: BalProblem, result: SolveResult) -> dict[str, Any]:
-    """The result without its values, as what JSON can hold: numbers that are not finite are null.
-
-    Scripts rely on these keys; new ones may be added.
-    """
-    sizes = {
-        "cameras": problem.num_cameras,
-        "points": problem.num_points,
-        "observations": problem.num_observations,
-    }
-    return {"version": __version__, "problem": sizes, **solve_report(result)}
-
-
 def solve_report(result: SolveResult) -> dict[str, Any]:
-    """The part of `json_report` that does not depend on the problem."""
+    """The result without its values, as what JSON can hold; scripts rely on these keys."""
     return {
         "backend": result.backend,
         "device": result.device,
@@ -272,21 +237,20 @@ def solve_report(result: SolveResult) -> dict[str, Any]:
         "setup_time_s": finite(result.setup_time_s),
         "solve_time_s": finite(result.solve_time_s),
         "peak_memory_bytes": int(result.peak_memory_bytes),
-        "iterations": [_json_iteration(record) for record in result.iterations],
-    }
-
-
-def _json_iteration(record: IterationRecord) -> dict[str, Any]:
-    return {
-        "iteration": int(record.iteration),
-        "cost": finite(record.cost),
-        "candidate_cost": finite(record.candidate_cost),
-        "damping": finite(record.damping),
-        "gain_ratio": finite(record.gain_ratio),
-        "linear_iterations": int(record.linear_iterations),
-        "step_accepted": bool(record.step_accepted),
-        "reason": record.reason,
-        "time_s": finite(record.time_s),
+        "iterations": [
+            {
+                "iteration": int(record.iteration),
+                "cost": finite(record.cost),
+                "candidate_cost": finite(record.candidate_cost),
+                "damping": finite(record.damping),
+                "gain_ratio": finite(record.gain_ratio),
+                "linear_iterations": int(record.linear_iterations),
+                "step_accepted": bool(record.step_accepted),
+                "reason": record.reason,
+                "time_s": finite(record.time_s),
+            }
+            for record in result.iterations
+        ],
     }
 
 
@@ -303,21 +267,6 @@ def write_json(path: Path, report: dict[str, Any]) -> None:
     """
     text = json.dumps(report, indent=2, allow_nan=False)
     write_file(path, f"{text}\n".encode())
-
-
-def _write_view(
-    path: Path, result: SolveResult, recording: "caspar.Recording | None", title: str
-) -> None:
-    nouns = {"Cam": "camera"}
-    scene = caspar.scene.scene_of_result(result, recording, title=title, unit="px", nouns=nouns)
-    caspar.view.write_html(scene, path)
-
-
-def _write_problem(path: Path, problem: BalProblem) -> None:
-    if path.suffix.lower() == PLY_SUFFIX:
-        write_ply(path, problem.points, problem.cameras)
-    else:
-        write_bal(path, problem)
 
 
 def check_suffix(option: str, path: Path | None, allowed: tuple[str, ...]) -> None:

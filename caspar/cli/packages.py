@@ -1,15 +1,20 @@
 """Find the packages that are installed, by their metadata, and those that can be imported.
 
 Imports are tried in processes of their own, so that a package that is broken breaks nothing here.
-Only the standard library is used, so that this works where everything else is broken.
+Also the report that the command line itself cannot be loaded. Only the standard library is used, so
+that this works where everything else is broken.
 """
 
+import platform
 import subprocess
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from caspar.cli.exit_code import ExitCode
+from caspar.version import __version__, install_command
 
 PACKAGES = (
     "llvmlite",
@@ -24,7 +29,7 @@ PACKAGES = (
     "threadpoolctl",
     "typing_extensions",
 )
-"""What caspar cannot do without. Each is imported by the same name."""
+"""Packages that caspar always needs. Each is imported by the same name."""
 
 CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
 """Names under which CuPy is installed."""
@@ -35,6 +40,7 @@ OPTIONAL_PACKAGES = (
     "cuda-pathfinder",
     "cuda-toolkit",
     "igraph",
+    "jax",
     "matplotlib",
     "nvidia-cuda-nvdisasm",
     "nvidia-cuda-nvrtc",
@@ -42,8 +48,12 @@ OPTIONAL_PACKAGES = (
     "nvidia-cudss-cu12",
     "nvidia-cudss-cu13",
     "nvmath-python",
+    "plotly",
+    "pycolmap",
+    "rerun-sdk",
+    "torch",
 )
-"""What caspar uses where it is installed: on GPUs, for plots and for `caspar inspect`."""
+"""Packages that caspar uses if they are installed: those of its extras, except for tests."""
 
 _TRY_LIMIT_S = 300.0  # the first import compiles and caches
 
@@ -103,11 +113,7 @@ def tried_program(program: str, *arguments: str) -> Tried:
 
 
 def import_problems(missing: Collection[str]) -> list[str]:
-    """A line for each required package that is installed and cannot be imported.
-
-    Args:
-        missing: Packages that are not installed.
-    """
+    """A line for each required package that is installed and cannot be imported."""
     problems = []
     for name in PACKAGES:
         if name not in missing and not (tried := tried_program(f"import {name}")).works:
@@ -115,3 +121,38 @@ def import_problems(missing: Collection[str]) -> list[str]:
                 f"{name} cannot be imported: {tried.text}; pip install --force-reinstall {name}"
             )
     return problems
+
+
+def report_broken(error: Exception, arguments: Sequence[str] | None = None) -> int:
+    """Say why no command can run; for `doctor` also what is installed.
+
+    Args:
+        error: What was raised when the command line was loaded.
+        arguments: Without the program's name; None: those of the process.
+
+    Returns:
+        The exit code.
+    """
+    reason = f"{type(error).__name__}: {error}"
+    given = sys.argv[1:] if arguments is None else arguments
+    if list(given[:1]) != ["doctor"]:
+        print(
+            f"caspar: cannot start: {reason}; caspar doctor says what is installed",
+            file=sys.stderr,
+        )
+        return int(ExitCode.WRONG_INPUT)
+    installed, missing = versions_text(PACKAGES)
+    optional, _ = versions_text((*CUPY_PACKAGES, *OPTIONAL_PACKAGES))
+    problems = [("", problem) for problem in import_problems(missing)]
+    lines = [
+        ("Python", f"{platform.python_version()} ({sys.executable})"),
+        ("caspar", f"{__version__} ({Path(__file__).parents[1]}): cannot be loaded: {reason}"),
+        ("packages", installed),
+        ("missing", ", ".join(missing) or "none"),
+        *problems,
+        ("optional", optional or "none"),
+        ("what to do", f"install caspar again, with its packages: {install_command()}"),
+    ]
+    for name, text in lines:
+        print(f"{name:<14}{text}")
+    return int(ExitCode.NOT_CONVERGED)

@@ -1,10 +1,12 @@
-"""Base of the writers of kernel bodies: it walks a program's instructions in order."""
+"""Base of the writers of kernel bodies: it walks a program's instructions in order.
+
+Comments of generated code are the user's own text, made harmless.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from caspar.codegen.comments import comment_text
 from caspar.ir.dtype import DType
 from caspar.ir.graph import TableEntry
 from caspar.ir.ops import MEMORY_OPS, Op
@@ -12,16 +14,28 @@ from caspar.ir.program import Instruction, Program
 from caspar.memory.access import Accessor, ArgSpec
 from caspar.memory.kernel import KernelSpec
 
+MAX_COMMENT = 110
+"""Characters of a comment that are kept."""
+
+
+def comment_text(text: str) -> str:
+    """Text that may stand behind `//` in C and behind `#` in Python.
+
+    In C a backslash at the end, even before blanks, and the trigraph that stands for it would take
+    the next line into the comment. Other than ASCII is escaped: compilers disagree on encodings.
+    """
+    plain = " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+    printable = "".join(c if c.isprintable() else "?" for c in plain).replace("??/", "?? /")
+    if len(printable) > MAX_COMMENT:
+        printable = printable[: MAX_COMMENT - 3] + "..."
+    return printable.rstrip("\\ ")
+
 
 class BodyWriter(ABC):
     """Writes the lines of one kernel body.
 
     Attributes:
         comment: What starts a comment in the language.
-
-    Args:
-        spec: Name, arguments and guard.
-        program: What an item computes.
     """
 
     comment: ClassVar[str]

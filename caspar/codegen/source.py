@@ -26,7 +26,7 @@ CPU_TILE_SIZE = 1024
 problems."""
 
 PLACE = Field("place", DType.INT64)
-"""Of the argument TILES: the place of each item. On CUDA half as wide, mostly: the text says."""
+"""The place of each item, a field of TILES. On CUDA it is mostly half as wide: see the text."""
 
 TILE_FIELDS = (
     PLACE,
@@ -221,7 +221,7 @@ def kernel_params(
 
 
 REDUCE_FIELDS = (Field("object_start", DType.INT32), Field("object_partials", DType.INT32))
-"""Of the partials that a reduction sums: where each object's run begins, and what is in it."""
+"""Index of the partials that a reduction sums: the start of each object's run, and its entries."""
 
 
 def reduce_params(partials: ArgSpec, output: ArgSpec) -> tuple[Param, ...]:

@@ -1,8 +1,6 @@
-"""What callers pass, in any of its forms, as caspar's own.
+"""Convert the arguments of callers to caspar's own classes.
 
-Models, options, config and priors may be caspar's or pycolmap's.
-
-Also here: pycolmap's options, config and pose priors as caspar's own.
+Models, options, config and priors may be objects of caspar or of pycolmap.
 """
 
 import os

@@ -24,7 +24,7 @@ from caspar.errors import MissingPackageError, OptionError
 from caspar.factors import between
 from caspar.io.rotations import conjugate, multiply
 from caspar.loss import GemanMcClure, Huber, Loss
-from caspar.options import BackendChoice
+from caspar.options import BackendChoice, BackendName
 from caspar.progress import phase
 from caspar.solver.solver import Solver
 
@@ -37,7 +37,7 @@ LENGTH_SCALE = math.radians(0.1)
 """Residuals above it cost their length, below it their square: a noise that rotations have."""
 
 ITERATIONS = 30
-"""Of the sum of lengths, which need not converge."""
+"""Iteration limit of the first solve, of the sum of lengths: it need not converge."""
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ def average(
     pose_graph: Any,
     reconstruction: Any,
     pose_priors: Sequence[Any],
-    backend: str | BackendChoice,
+    backend: BackendName | BackendChoice,
 ) -> bool:
     """See `caspar.colmap.rotation_averaging`."""
     chosen = options_given(options, pycolmap.RotationEstimatorOptions)
@@ -92,11 +92,6 @@ def _keep_pairs_of(pose_graph: Any, reconstruction: Any, frames: set[int]) -> No
 
 class _Pairs:
     """The valid pairs of images of different frames.
-
-    Args:
-        pose_graph: All pairs.
-        reconstruction: Has the images.
-        frames: Ids of the frames that take part.
 
     Attributes:
         frames: Their ids.
@@ -169,14 +164,14 @@ class _Pairs:
 
 
 def _sensor_rotation(image: Any) -> Floats:
-    """Of the image's camera from its rig: x y z w."""
+    """Return the rotation from the rig to the image's camera: x y z w."""
     if image.is_ref_in_frame():
         return np.array([0.0, 0.0, 0.0, 1.0])
     found = image.frame.rig.sensor_from_rig(image.camera.sensor_id)
     return np.asarray(found.rotation.quat, np.float64)
 
 
-def _averaged(pairs: _Pairs, options: Any, backend: str | BackendChoice) -> Floats:
+def _averaged(pairs: _Pairs, options: Any, backend: BackendName | BackendChoice) -> Floats:
     """Rotations of all frames from the world: (n, 4) x y z w."""
     is_by_matches = options.reweighting != pycolmap.RotationAveragingReweighting.UNIFORM
     weights = pairs.counts / pairs.counts.max() if is_by_matches else np.ones(len(pairs.ids))
@@ -212,7 +207,7 @@ def _averaged(pairs: _Pairs, options: Any, backend: str | BackendChoice) -> Floa
 
 
 @lru_cache(maxsize=4)
-def _solver(loss: type[Loss], backend: str | BackendChoice) -> Solver:
+def _solver(loss: type[Loss], backend: BackendName | BackendChoice) -> Solver:
     factor = between(sf.Rot3, noise="unit", name="relative")
     return Solver(factor.with_loss(loss), backend=backend, precision="float64")
 

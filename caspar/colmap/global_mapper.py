@@ -23,7 +23,7 @@ from caspar.colmap.mapping import Path
 from caspar.colmap.model import Model
 from caspar.colmap.positioning import position
 from caspar.errors import MissingPackageError
-from caspar.options import BackendChoice
+from caspar.options import BackendChoice, BackendName
 from caspar.progress import phase
 from caspar.solver.result.result import SolveStatus
 from caspar.user_warnings import warn_user
@@ -43,7 +43,8 @@ FEW_CHANGES = 1e-3
 """Share of points that filters take, below which they take the next threshold."""
 
 MAX_REFINEMENTS, REFINEMENT_CHANGE = 5, 5e-4
-"""Of the adjustments after tracks are triangulated anew."""
+"""Limits of the adjustments after tracks are triangulated anew: their number, and the share of
+changed observations below which they end."""
 
 REFINEMENT_ITERATIONS = 50
 
@@ -63,7 +64,7 @@ def models_of(
     image_path: Path,
     output_path: Path,
     options: Any,
-    backend: str | BackendChoice,
+    backend: BackendName | BackendChoice,
 ) -> dict[int, Any]:
     """See `caspar.colmap.global_mapping`."""
     chosen = options_given(options, pycolmap.GlobalPipelineOptions)
@@ -97,7 +98,9 @@ def _warn_of_focal_lengths(cache: Any) -> None:
         )
 
 
-def _make_models(cache: Any, options: Any, models: Any, backend: str | BackendChoice) -> None:
+def _make_models(
+    cache: Any, options: Any, models: Any, backend: BackendName | BackendChoice
+) -> None:
     """Make a model of the largest set of connected images, then of those that are left."""
     mapping = GlobalMapping(cache, options, backend)
     pairs = pose_graph_of(cache, options.decompose_relative_pose)
@@ -190,10 +193,9 @@ class GlobalMapping:
     Args:
         cache: A `pycolmap.DatabaseCache`.
         options: A `pycolmap.GlobalPipelineOptions`.
-        backend: Where solves run.
     """
 
-    def __init__(self, cache: Any, options: Any, backend: str | BackendChoice) -> None:
+    def __init__(self, cache: Any, options: Any, backend: BackendName | BackendChoice) -> None:
         self._cache, self._backend = cache, backend
         self._model: Any = None
         self._options = pycolmap.GlobalMapperOptions(options.mapper.todict())

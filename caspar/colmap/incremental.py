@@ -172,7 +172,6 @@ class IncrementalMapping:
         database_path: With features and matches.
         options: A checked `pycolmap.IncrementalPipelineOptions`.
         models: A `pycolmap.ReconstructionManager`; at most one model, to go on from.
-        backend: Where adjustments run.
 
     Raises:
         InputError: There are several models to go on from, or the database cannot be read.
@@ -215,7 +214,7 @@ class IncrementalMapping:
         has_pair: Callable[[], object] | None,
         has_next: Callable[[], object] | None,
     ) -> None:
-        """Have functions called when a first pair, and when a further image is registered."""
+        """Set functions to call after the first pair and after each further image."""
         pairs = (Moment.INITIAL_IMAGE_PAIR_REG_CALLBACK, has_pair)
         for moment, told in (pairs, (Moment.NEXT_IMAGE_REG_CALLBACK, has_next)):
             if told is not None:
@@ -562,7 +561,7 @@ class IncrementalMapping:
         return summary.num_residuals
 
     def _has_priors(self) -> bool:
-        """Whether enough positions of registered images are known, and count."""
+        """Return whether priors are in use, and enough registered images have a known position."""
         if not self._options.use_prior_position:
             return False
         known = [one.corr_data_id.id for one in self._cache.pose_priors if one.has_position()]

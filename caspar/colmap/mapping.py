@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caspar.options import BackendChoice
+from caspar.options import BackendChoice, BackendName
 
 Path = str | os.PathLike[str]
-"""Of a file or folder."""
+"""The path of a file or folder."""
 
 
 def incremental_mapping(
@@ -24,7 +24,7 @@ def incremental_mapping(
     initial_image_pair_callback: Callable[[], object] | None = None,
     next_image_callback: Callable[[], object] | None = None,
     *,
-    backend: str | BackendChoice = BackendChoice.AUTO,
+    backend: BackendName | BackendChoice = BackendChoice.AUTO,
 ) -> dict[int, Any]:
     """Recover poses of images, cameras and points, as `pycolmap.incremental_mapping` does.
 
@@ -67,7 +67,7 @@ def global_mapping(
     output_path: Path,
     options: Any = None,
     *,
-    backend: str | BackendChoice = BackendChoice.AUTO,
+    backend: BackendName | BackendChoice = BackendChoice.AUTO,
 ) -> dict[int, Any]:
     """Recover poses of all images at once, cameras and points, as `pycolmap.global_mapping` does.
 
@@ -103,7 +103,7 @@ def rotation_averaging(
     reconstruction: Any,
     pose_priors: Sequence[Any] = (),
     *,
-    backend: str | BackendChoice = BackendChoice.AUTO,
+    backend: BackendName | BackendChoice = BackendChoice.AUTO,
 ) -> bool:
     """Give frames rotations from relative rotations, as `pycolmap.run_rotation_averaging` does.
 
@@ -135,7 +135,7 @@ def global_positioning(
     pose_graph: Any,
     reconstruction: Any,
     *,
-    backend: str | BackendChoice = BackendChoice.AUTO,
+    backend: BackendName | BackendChoice = BackendChoice.AUTO,
 ) -> bool:
     """Find positions of frames and points together, as `pycolmap.run_global_positioning` does.
 

@@ -227,9 +227,6 @@ def rows_of(ids: Integers, wanted: Integers) -> Integers:
     Args:
         ids: (n,) ids, each once.
         wanted: (m,) ids; each must be among them.
-
-    Returns:
-        (m,) rows.
     """
     if len(ids) > 0 and ids.min() >= 0 and ids.max() < _DENSE * len(ids):
         table = np.empty(int(ids.max()) + 1, np.int64)

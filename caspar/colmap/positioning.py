@@ -36,7 +36,7 @@ from caspar.frontend.markers import (
 )
 from caspar.io.rotations import rotate
 from caspar.loss import Huber
-from caspar.options import BackendChoice
+from caspar.options import BackendChoice, BackendName
 from caspar.progress import phase
 from caspar.solver.solver import Solver
 
@@ -46,10 +46,10 @@ except ImportError as error:
     raise MissingPackageError("caspar.colmap's mapper", "pycolmap", "colmap") from error
 
 LEAST_SCALE = 1e-5
-"""Of an observation, as in COLMAP: a point is before its camera."""
+"""Lower bound of an observation's scale, as in COLMAP: a point is in front of its camera."""
 
 UNCALIBRATED_WEIGHT = 0.5
-"""Of observations by cameras whose focal length is a guess, as in COLMAP."""
+"""Weight of observations by cameras whose focal length is a guess, as in COLMAP."""
 
 DEPTHS_TOLERANCE, SCALES_TOLERANCE = 1e-5, 1e-7
 """Relative decreases of the cost at which solves end: the first one only makes a start."""
@@ -79,7 +79,7 @@ def depths(
     ray: Annotated[sf.V3, ConstSequential],
     depth: Annotated[sf.Scalar, TunableSequential(lower=1.0)],
 ) -> Any:
-    """Where a point is along a ray, in units in which the nearest point is 1 away."""
+    """Return the difference of a point and its place on a ray; the nearest point has depth 1."""
     return point - center - depth * ray
 
 
@@ -138,7 +138,7 @@ class Sights:
 
 
 def position(
-    options: Any, pose_graph: Any, reconstruction: Any, backend: str | BackendChoice
+    options: Any, pose_graph: Any, reconstruction: Any, backend: BackendName | BackendChoice
 ) -> bool:
     """See `caspar.colmap.global_positioning`."""
     chosen = options_given(options, pycolmap.GlobalPositionerOptions)
@@ -211,7 +211,7 @@ def sights_of(reconstruction: Any, min_views: int) -> Sights:
 
 @dataclass(frozen=True)
 class _Pose:
-    """Of one image; see `Sights`."""
+    """The pose of one image; see `Sights`."""
 
     frame_id: int
     rig_from_world: Floats
@@ -238,7 +238,7 @@ def _pose(image: Any) -> _Pose:
 def _rays(
     reconstruction: Any, model: Model, owners: Integers, rows: Integers, poses: dict[int, _Pose]
 ) -> Floats:
-    """Of keypoints, in the world, of length 1; NaN where a lens has none: (m, 3)."""
+    """Return (m, 3) rays of keypoints in the world, of length 1; NaN if the lens has no ray."""
     rays = np.empty((len(rows), 3))
     cuts = np.flatnonzero(np.diff(owners)) + 1
     for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
@@ -252,7 +252,9 @@ def _rays(
     return rays
 
 
-def _solved(seen: Sights, options: Any, backend: str | BackendChoice) -> tuple[Floats, Floats]:
+def _solved(
+    seen: Sights, options: Any, backend: BackendName | BackendChoice
+) -> tuple[Floats, Floats]:
     """Centres of frames and points."""
     fixed = {}
     if not options.optimize_positions:
@@ -287,7 +289,9 @@ def _solved(seen: Sights, options: Any, backend: str | BackendChoice) -> tuple[F
     return np.asarray(result.values["Center"]), np.asarray(result.values["Landmark"])
 
 
-def _start(seen: Sights, loss_scale: float, backend: str | BackendChoice) -> dict[str, Floats]:
+def _start(
+    seen: Sights, loss_scale: float, backend: BackendName | BackendChoice
+) -> dict[str, Floats]:
     """Centres and points of the convex problem."""
     arrays: dict[str, Any] = {
         "Center": np.zeros_like(seen.centers),
@@ -314,5 +318,5 @@ def _start(seen: Sights, loss_scale: float, backend: str | BackendChoice) -> dic
 
 
 @lru_cache(maxsize=6)
-def _solver(one: Factor, backend: str | BackendChoice) -> Solver:
+def _solver(one: Factor, backend: BackendName | BackendChoice) -> Solver:
     return Solver(one, backend=backend, precision="float64")

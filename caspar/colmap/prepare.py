@@ -1,4 +1,4 @@
-"""From a model, options and priors to what a solver takes.
+"""Make the factors and arrays of a solver from a model, options and priors.
 
 Input: a `Model` and what was asked for. Output: `Prepared`. A few passes over the arrays.
 """
@@ -29,7 +29,7 @@ from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PoseP
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is asked of an adjustment.
+    """The request for an adjustment.
 
     Attributes:
         options: What is refined, and how.

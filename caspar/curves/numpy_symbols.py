@@ -66,7 +66,7 @@ UFUNCS: Mapping[Any, Callable[..., Any]] = {
     np.bitwise_and: sf.sympy.And,
     np.bitwise_or: sf.sympy.Or,
 }
-"""What functions of NumPy are on symbols."""
+"""SymPy's counterparts of NumPy's functions."""
 
 _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     np.where: lambda condition, one, other: sf.Piecewise((one, condition), (other, True)),
@@ -81,7 +81,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     np.empty_like: lambda _: 0.0,
 }
 _SHAPED = (np.ones_like, np.zeros_like, np.full_like, np.empty_like)
-"""Of these the shape and the type of what they make do not matter: it is one number."""
+"""Functions whose result is one number here, whatever shape and type were asked for."""
 
 _ADVICE = (
     "a caspar.curves function runs once on symbols: write it with NumPy's functions of single "
@@ -104,7 +104,7 @@ class NumpySymbol(np.lib.mixins.NDArrayOperatorsMixin):
         self.expression = expression
 
     def item(self) -> "NumpySymbol":
-        """Itself: it is one number."""
+        """Return itself: it is one number."""
         return self
 
     def fill(self, value: Any) -> None:
@@ -127,15 +127,15 @@ class NumpySymbol(np.lib.mixins.NDArrayOperatorsMixin):
         return found if isinstance(found, tuple) else NumpySymbol(found)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Refused: an array would lose the symbols."""
+        """Refuse: an array would lose the symbols."""
         raise FactorError(_ADVICE)
 
     def __bool__(self) -> bool:
-        """Refused: which branch is taken must not depend on one value."""
+        """Refuse: a branch must not depend on one value."""
         raise FactorError(_ADVICE)
 
     def __float__(self) -> float:
-        """Refused: it has no value yet."""
+        """Refuse: it has no value yet."""
         raise FactorError(_ADVICE)
 
 

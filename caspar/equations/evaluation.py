@@ -254,4 +254,8 @@ def evaluate(
     where = f"factor {factor.name} ({factor.location})"
     lowering = Lowering(kernel.graph, symbols, where, factor.lines)
     residual = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
+    for inside in factor.inside:
+        flag = Scalar(kernel.graph, lowering.lower(inside))
+        # 0 if it is left out; a coordinate that is NaN stays NaN
+        residual = [(0.5 < flag).where(row, flag) for row in residual]
     return Evaluation(kernel, factor, storage, lowering, residual, epsilon_of)

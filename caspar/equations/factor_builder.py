@@ -122,11 +122,6 @@ class FactorBuilder(KernelBuilder):
     """A `KernelBuilder` that knows a factor's arguments and reads each index once.
 
     Args:
-        factor: The factor.
-        role: What the kernel does.
-        form: How it is made.
-        dtype: Type it computes in.
-        types: Floating types of memory.
         stretches: Whether a block may take several tiles one after the other.
     """
 

@@ -113,10 +113,7 @@ def derivative_kernel(
     argument, row by row, the rows x tangent_dim scalars of `<argument>__jacobian`, times the root
     of the weight, that of the loss included.
 
-    Args:
-        factor: The factor.
-        types: Floating types.
-        has_residual: Also write `residual`, times the same root.
+    With a residual it also writes `residual`, times the same root.
     """
     form = FactorForm(SharedSums.ATOMIC)
     kernel = FactorBuilder(factor, "derivative", form, types.storage, types)

@@ -19,9 +19,7 @@ def add_linearized(kernel: FactorBuilder, *, has_gradients: bool = True) -> None
     That was evaluated by `score`, in the type of values, and so are weights that are made of it:
     the correction is made here, and kept for what comes after.
 
-    Args:
-        kernel: Receives the operations.
-        has_gradients: Without, `add_gradients` is for another kernel.
+    Without gradients, `add_gradients` is for another kernel.
     """
     evaluation = kernel.evaluate(kernel.graph.dtype)
     linear = Linearization(evaluation.jacobian(kernel.factor.nodes))

@@ -30,9 +30,9 @@ WITHIN_REACH = 1.0 + 2.0**-10
 """Factor by which levelling raises entries above `UNITS_APART` further: who looks at D can tell."""
 
 ROUNDING = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
-"""For each row of a block scaled to unit diagonal, how far rounding may move its eigenvalues; by
-the type of the Jacobian. As much is added to the diagonal: an eliminated block that is too small
-makes the Schur complement indefinite, one that is too large is only damped more."""
+"""Shift that rounding may cause in the eigenvalues of a block scaled to unit diagonal, for each of
+its rows; by the type of the Jacobian. As much is added to the diagonal: an eliminated block that is
+too small makes the Schur complement indefinite, one that is too large is only damped more."""
 
 _SMALLEST_PIVOT = 1e-15
 """Lower bound of a pivot of a block scaled to unit diagonal."""
@@ -55,7 +55,7 @@ NUM_INSIDE = 3
 """Accepted steps that keep it."""
 
 Free = Sequence[Scalar] | None
-"""For each component of a tangent whether it moves; None: all do."""
+"""Flags of the components of a tangent that move; None: all of them move."""
 
 
 def free_block(
@@ -110,15 +110,7 @@ def activated(
     gradient: Sequence[Scalar],
     squares: Sequence[Scalar],
 ) -> list[Scalar]:
-    """FREE of a node at new values: 1, 0, or a code for what the next step takes to a bound.
-
-    Args:
-        limits: As in `free_within`.
-        node: The type.
-        storage: Of a node.
-        gradient: Of the cost.
-        squares: diag(J^T J).
-    """
+    """FREE of a node at new values: 1, 0, or a code for what the next step takes to a bound."""
     entries = []
     for component, moves in enumerate(free_within(limits, node, storage, gradient)):
         entry, slope = moves.where(1.0, 0.0), gradient[component]
@@ -268,10 +260,6 @@ def inverse_cholesky(
     """L^-1 of a symmetric matrix L L^T near unit diagonal, and whether it is positive definite.
 
     L^-1 means nothing where it is not.
-
-    Args:
-        matrix: Its lower triangle.
-        dim: Its rows.
     """
     factor: dict[tuple[int, int], Scalar] = {}
     reciprocal: list[Scalar] = []

@@ -66,8 +66,9 @@ NODE_ROLES = (
 """Ends of the names of a node type's kernels."""
 
 MEMORY = 0.9
-"""What D keeps of an entry for each accepted step, if diag(J^T J) has become smaller. Without, a
-parameter that loses influence for a moment loses its damping, and runs away (docs/design/0014)."""
+"""Share of an entry that D keeps for each accepted step, if diag(J^T J) has become smaller. Without
+it, a parameter that loses influence for a moment loses its damping, and runs away
+(docs/design/0014)."""
 
 STEP_OF_MANY_SLOTS = "step_of_many_slots"
 """The same of the `step` of few nodes, whose products have many slots; made when first needed."""

@@ -125,14 +125,7 @@ class NodePart(Enum):
         return types.sums if self.layout is Layout.ROWS else types.storage
 
     def exists(self, *, eliminated: bool, masked: bool, bounded: bool, rounded: bool) -> bool:
-        """Return whether a type has the array.
-
-        Args:
-            eliminated: Whether the type is eliminated.
-            masked: Whether something of it may be held.
-            bounded: Whether some of its numbers have bounds.
-            rounded: Whether kernels read rounded values.
-        """
+        """Return whether a type has the array."""
         if self in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
             return not eliminated
         if self is NodePart.ROUNDED:
@@ -157,7 +150,7 @@ def value_dtype(argument: Argument, types: Types) -> DType:
 
 
 LIMITS = (NodePart.LOWER, NodePart.UPPER)
-"""What a type has if some of its numbers have bounds."""
+"""Parts of a node type of which some numbers have bounds."""
 
 REDUCED = {NodePart.GRADIENT: NodePart.REDUCED_GRADIENT, NodePart.BLOCK: NodePart.REDUCED_BLOCK}
 """Sums over factors that the system and the reduced one have alike."""
@@ -260,13 +253,7 @@ class NodeBuilder(KernelBuilder):
     """A `KernelBuilder` whose items are the nodes of a type, that declares arguments by the table.
 
     Args:
-        node: The type.
-        role: What the kernel does.
-        dtype: Type it computes in.
-        types: Floating types of memory.
-        eliminated: Whether the type is eliminated.
         masked: Whether components of its tangents may be held.
-        bounded: Whether numbers of it have bounds.
         few_items: Whether there may be too few nodes to fill a device.
     """
 

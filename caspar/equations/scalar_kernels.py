@@ -23,10 +23,10 @@ CURVATURE_KERNEL = "pcg_curvature"
 """Its name; no kernel of a solver on one device."""
 
 MERGE = "merge"
-"""What the kernel of a node type is for that adds up slots; likewise."""
+"""The name's end of the kernel of a node type that adds up slots."""
 
 MERGED = "merged"
-"""What that kernel calls its output."""
+"""The name of that kernel's output."""
 
 LARGEST = sys.float_info.max
 """Comparisons with it are false for infinity and NaN."""

@@ -14,8 +14,8 @@ from caspar.memory.dialect import Dialect
 from caspar.options import DEFAULT_INNER_ITERATIONS
 
 FEWER = 2
-"""How many times as many unknowns other types must have to be eliminated instead of the usual ones:
-kernels would be compiled anew where counts of two types are about the same."""
+"""Other types are eliminated instead of the usual ones only if they have more than this many times
+their unknowns. Otherwise kernels would be compiled anew if two types have about the same counts."""
 
 
 SMALL = 3
@@ -79,10 +79,7 @@ def eliminable_types(
     blocks are cheaper to invert. Of tangents up to SMALL, where counts say otherwise, by FEWER,
     what has the most unknowns does: points, not the few lenses that took their pictures.
 
-    Args:
-        factors: Traced factors.
-        nodes: Their node types.
-        counts: Instances of each, by name; None: not known yet.
+    Counts are None while they are not known.
     """
     usual = _in_order(factors, sorted(nodes, key=lambda node: node.tangent_dim))
     if counts is None:
@@ -128,13 +125,7 @@ def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
 def elimination_refusal(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], names: Sequence[str]
 ) -> str:
-    """Return why node types cannot be eliminated together; empty if they can.
-
-    Args:
-        factors: Traced factors.
-        nodes: Their node types.
-        names: Node types to eliminate.
-    """
+    """Return why node types cannot be eliminated together; empty if they can."""
     if len(names) == len(nodes):
         return "another node type has to remain"
     for node in nodes:

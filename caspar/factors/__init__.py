@@ -7,24 +7,27 @@ argument is instead of what it usually is. `part` lets a factor see a field of a
 `docs/guide/factor_library.md` lists them all.
 """
 
-from caspar.factors.gnss import doppler, pseudorange
-from caspar.factors.inertial import ImuBias, ImuMotion, NavState, imu
-from caspar.factors.lines import Line, homography, line_reprojection, lines_through
-from caspar.factors.making import LibraryFactor, Part, part
-from caspar.factors.navigation import (
-    constant_velocity,
-    gps_position,
-    gravity,
-    magnetometer,
-    velocity,
-)
-from caspar.factors.poses import between, hand_eye, prior, robot_world_hand_eye
-from caspar.factors.preintegration import (
+from caspar.factors.inertial import (
+    ImuBias,
+    ImuMotion,
     ImuNoise,
+    NavState,
     Preintegration,
+    imu,
     preintegrate,
     preintegrate_steps,
 )
+from caspar.factors.making import LibraryFactor, Part, part
+from caspar.factors.navigation import (
+    constant_velocity,
+    doppler,
+    gps_position,
+    gravity,
+    magnetometer,
+    pseudorange,
+    velocity,
+)
+from caspar.factors.poses import between, hand_eye, prior, robot_world_hand_eye
 from caspar.factors.ranging import bearing, bearing_range, landmark, range
 from caspar.factors.registration import (
     plane_covariances,
@@ -33,7 +36,15 @@ from caspar.factors.registration import (
     point_to_point,
 )
 from caspar.factors.rotations import Chart
-from caspar.factors.vision import inverse_depth_reprojection, reprojection, stereo
+from caspar.factors.vision import (
+    Line,
+    homography,
+    inverse_depth_reprojection,
+    line_reprojection,
+    lines_through,
+    reprojection,
+    stereo,
+)
 from caspar.factors.whitening import Noise, rotation_first, sqrt_information
 
 __all__ = [

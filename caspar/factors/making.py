@@ -16,7 +16,7 @@ import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.errors import FactorError
-from caspar.factors.whitening import NoiseChoice, noise_argument, noise_of, vector_type, whitened
+from caspar.factors.whitening import Noise, NoiseChoice, noise_argument, vector_type, whitened
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.markers import (
     Const,
@@ -27,11 +27,12 @@ from caspar.frontend.markers import (
     TunablePair,
     TunableShared,
 )
+from caspar.options import choice
 
 _BASES: tuple[Any, ...] = (sf.Rot2, sf.Rot3, sf.Pose2, sf.Pose3, sf.Unit3)
 
 Markers: TypeAlias = Mapping[str, type[Marker]]
-"""By the name of an argument, what it is instead of what it is by default."""
+"""Markers that replace the default ones, by the names of the arguments."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,6 @@ def kind_of(choice: NodeChoice) -> Any:
 def check_kind(factor: str, argument: str, choice: NodeChoice, allowed: Sequence[Any]) -> Any:
     """The class of what a factor sees of a node, if the factor can use it.
 
-    Args:
-        factor: Name of the function of the library.
-        argument: Name of the argument.
-        choice: What the user chose.
-        allowed: Classes.
-
     Raises:
         FactorError: It is of another class.
     """
@@ -265,7 +260,7 @@ def make_factor(
         FactorError: A marker is for an argument that does not exist, or is not a marker.
         OptionError: There is no such noise.
     """
-    noise = noise_of(choices.noise)
+    noise = choice(Noise, "noise", choices.noise)
     noise_is = noise_argument(noise, dim)
     measure = () if noise_is is None else (Argument(noise.value, *noise_is),)
     annotations = _annotations((*arguments, *measure), choices)

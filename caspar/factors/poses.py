@@ -20,9 +20,10 @@ from caspar.factors.making import (
     node,
     tangent_dim,
 )
-from caspar.factors.rotations import ChartChoice, chart_of, step_between, transform_error
+from caspar.factors.rotations import Chart, ChartChoice, step_between, transform_error
 from caspar.factors.whitening import NoiseChoice
 from caspar.frontend.factors.factor import Factor
+from caspar.options import choice
 
 GROUPS: tuple[Any, ...] = (sf.Pose2, sf.Pose3, sf.Rot2, sf.Rot3)
 
@@ -67,7 +68,7 @@ def prior(
         >>> result.values["Pose2"][:, 2:].round(3)
         array([[1.5, 2.5]])
     """
-    kind, used = kind_of(value), chart_of(chart)
+    kind, used = kind_of(value), choice(Chart, "chart", chart)
 
     def error(value: Any, expected: Any) -> list[Any]:
         """The step from the expected to the estimated value."""
@@ -121,7 +122,7 @@ def between(
         >>> result.values["Pose2"][1].round(3)
         array([0.8, 0.6, 6. , 7. ])
     """
-    kind, used = kind_of(pose), chart_of(chart)
+    kind, used = kind_of(pose), choice(Chart, "chart", chart)
     is_vector = isinstance(kind, type) and issubclass(kind, sf.Matrix)
     if not is_vector:
         check_kind("between", "pose", pose, (*GROUPS, sf.V3))

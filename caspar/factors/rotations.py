@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 import symforce.symbolic as sf
 
-from caspar.errors import OptionError
-
 # Squared sine of half an angle below which a power series replaces a quotient: derivatives of the
 # quotient lose digits there. The first term that is left out is below the rounding of float64.
 _SERIES_BELOW = 1.0 / 32.0
@@ -30,19 +28,6 @@ class Chart(Enum):
 
 
 ChartChoice: TypeAlias = Chart | Literal["product", "logarithm"]
-
-
-def chart_of(choice: ChartChoice) -> Chart:
-    """Return the chart of this name.
-
-    Raises:
-        OptionError: There is none.
-    """
-    try:
-        return Chart(choice)
-    except ValueError:
-        allowed = ", ".join(repr(chart.value) for chart in Chart)
-        raise OptionError(f"chart={choice!r}: it must be one of {allowed}") from None
 
 
 def rotation_vector(rotation: Any) -> list[Any]:

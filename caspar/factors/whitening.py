@@ -12,7 +12,7 @@ import numpy as np
 import symforce.symbolic as sf
 from numpy.typing import NDArray
 
-from caspar.errors import InputError, OptionError
+from caspar.errors import InputError
 from caspar.frontend.markers import ConstSequential, ConstUnique, Marker
 
 
@@ -31,26 +31,8 @@ class Noise(Enum):
 NoiseChoice: TypeAlias = Noise | Literal["sigma", "sqrt_information", "unit"]
 
 
-def noise_of(choice: NoiseChoice) -> Noise:
-    """The noise of this name.
-
-    Raises:
-        OptionError: There is none.
-    """
-    try:
-        return Noise(choice)
-    except ValueError:
-        allowed = ", ".join(repr(noise.value) for noise in Noise)
-        raise OptionError(f"noise={choice!r}: it must be one of {allowed}") from None
-
-
 def noise_argument(noise: Noise, dim: int) -> tuple[Any, type[Marker]] | None:
-    """Type and marker of the argument that holds the noise of an error; None: there is none.
-
-    Args:
-        noise: Which noise.
-        dim: Rows of the error.
-    """
+    """Type and marker of the argument that holds the noise of an error; None: there is none."""
     if noise is Noise.SIGMA:
         return vector_type(dim), ConstUnique
     if noise is Noise.SQRT_INFORMATION:
@@ -59,13 +41,7 @@ def noise_argument(noise: Noise, dim: int) -> tuple[Any, type[Marker]] | None:
 
 
 def whitened(noise: Noise, error: Sequence[Any], value: Any) -> Any:
-    """The residual.
-
-    Args:
-        noise: Which noise.
-        error: The rows of the error.
-        value: The noise argument.
-    """
+    """The residual."""
     if noise is Noise.SIGMA:
         error = [row / value[number] for number, row in enumerate(error)]
     residual = vector_type(len(error))(list(error))

@@ -6,6 +6,7 @@ Output: a storage type of one number, the table's symbol, whose `at` makes expre
 each tracing, `packed` once for each solve.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -39,10 +40,17 @@ class Grid(Storage, Table):
         method: `"linear"`; `"cubic"`, Catmull-Rom splines; or `"bspline3"`, cubic B-splines whose
             coefficients `coefficients` makes from samples.
         border: What samples outside the table are: `"clamp"`, the nearest sample, or `"zero"`.
+            With `"refuse"` an instance with a place outside the table is left out: its residual and
+            derivatives are 0. A remark of the result tells how many are.
 
     In a factor the argument is `ConstUnique` (one table, an array of shape (h, w) for 2 axes) or
     `ConstIndexed` (`{"values": (k, h, w), "index": (m,)}`). In a kernel it is `ReadUnique`
-    or `ReadIndexed`, and the array is made by `packed`.
+    or `ReadIndexed`, and the array is made by `packed`. If it is `TunableShared`, the numbers of
+    the table are unknowns, and the array is made by `caspar.grid_patch`.
+
+    Attributes:
+        Knot: The type of a sample that is an unknown, a vector of `channels` numbers: the node
+            type of the class's name. Other factors may have arguments of it.
 
     Example:
         >>> from typing import Annotated
@@ -64,6 +72,7 @@ class Grid(Storage, Table):
     channels: ClassVar[int] = 1
     method: ClassVar[Method] = Method.LINEAR
     border: ClassVar[Border] = Border.CLAMP
+    Knot: ClassVar[Any]
 
     def __init_subclass__(
         cls,
@@ -79,6 +88,7 @@ class Grid(Storage, Table):
         cls.channels = cls.channels if channels is None else channels
         cls.method = cls.method if method is None else _choice(cls, "method", Method, method)
         cls.border = cls.border if border is None else _choice(cls, "border", Border, border)
+        cls.refuses = cls.border is Border.REFUSE
         if type(cls.dims) is not int or not 1 <= cls.dims <= MAX_DIMS:
             raise FactorError(
                 f"class {cls.__name__}: dims={cls.dims!r}; a table has 1 to {MAX_DIMS} axes, write "
@@ -88,6 +98,8 @@ class Grid(Storage, Table):
             raise FactorError(
                 f"class {cls.__name__}: channels={cls.channels!r}; a sample has 1 number or more"
             )
+        members = {"__module__": cls.__module__, "SHAPE": (cls.channels, 1)}
+        cls.Knot = type(cls.__name__, (sf.Matrix,), members)
 
     def __init__(self, symbol: Any) -> None:
         """Wrap the symbol of a table."""
@@ -126,14 +138,17 @@ class Grid(Storage, Table):
                 f"{type(self).__name__}.at: {len(coordinates)} coordinates; its tables have "
                 f"{self.dims} {'axes' if self.dims > 1 else 'axis'}, and each takes one"
             )
-        places = [sf.sympify(coordinate) for coordinate in coordinates]
-        found = [
+        found = self._values_at(*map(sf.sympify, coordinates))
+        return found[0] if self.channels == 1 else sf.Matrix(found)
+
+    def _values_at(self, *places: Any) -> list[Any]:
+        """The value of each channel at a place."""
+        return [
             symengine.Function(
                 Lookup(self.method, self.border, channel, self.channels).function_name
             )(self._symbol, *places)
             for channel in range(self.channels)
         ]
-        return found[0] if self.channels == 1 else sf.Matrix(found)
 
     @classmethod
     def packed(cls, values: Any, dtype: Any = None) -> NDArray[Any]:
@@ -180,6 +195,27 @@ class Grid(Storage, Table):
         memory[:, : cls.dims] = sizes
         memory[:, cls.dims :] = flat
         return memory
+
+    @classmethod
+    def split(cls, memory: NDArray[Any], starts: Sequence[int]) -> NDArray[Any]:
+        """Some tables of a memory that `packed` has made, as it had them before they were joined.
+
+        Args:
+            memory: (n,) tables of one size, one after the other.
+            starts: Where the wanted ones begin.
+
+        Returns:
+            (k, numbers of a table with its sizes).
+        """
+        length = cls.dims + math.prod(map(int, memory[: cls.dims])) * cls.channels
+        return memory[np.asarray(starts)[:, None] + np.arange(length)]
+
+    @classmethod
+    def unpacked(cls, memory: NDArray[Any]) -> NDArray[Any]:
+        """The tables of what `packed` has made, with an axis for their number in front."""
+        sizes = map(int, memory[0, : cls.dims])
+        channels = (cls.channels,) if cls.channels > 1 else ()
+        return memory[:, cls.dims :].reshape(len(memory), *sizes, *channels)
 
     @classmethod
     def coefficients(cls, samples: Any) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ with access patterns instead: `caspar.memory.patterns`.
 """
 
 import math
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from caspar.errors import FactorError
 
@@ -190,11 +190,31 @@ class ConstUnique(Const):
 
 
 class Table:
-    """Base of the types of tables that functions look values up in, see `caspar.Grid`."""
+    """Base of the types of tables that functions look values up in, see `caspar.Grid`.
+
+    Attributes:
+        dims: Axes of a table.
+        channels: Numbers of a sample.
+        refuses: Whether instances are left out that look up outside of their table.
+    """
+
+    dims: ClassVar[int]
+    channels: ClassVar[int]
+    refuses: ClassVar[bool] = False
 
     @classmethod
     def packed(cls, values: Any, dtype: Any = None) -> Any:
         """The memory of tables, see `caspar.Grid.packed`."""
+        raise NotImplementedError
+
+    @classmethod
+    def split(cls, memory: Any, starts: Any) -> Any:
+        """Some tables of a memory, see `caspar.Grid.split`."""
+        raise NotImplementedError
+
+    @classmethod
+    def unpacked(cls, memory: Any) -> Any:
+        """Tables as users have them, see `caspar.Grid.unpacked`."""
         raise NotImplementedError
 
 

@@ -21,11 +21,6 @@ def naming_owners(
 ) -> Iterator[None]:
     """Refusals of kernels in the body name the factor or the node type.
 
-    Args:
-        factors: All factors of the solver.
-        nodes: Their node types.
-        otherwise: More advice.
-
     Raises:
         SizeError: In the place of one that names a kernel.
     """
@@ -39,14 +34,7 @@ def naming_owners(
 def size_refusal(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], kernel: str, reason: str
 ) -> str:
-    """Names the factor or the node type, its size, what is wrong and what to do.
-
-    Args:
-        factors: All factors of the solver.
-        nodes: Their node types.
-        kernel: Name of the largest kernel.
-        reason: How large it is, and what is allowed.
-    """
+    """Names the factor or the node type, its size, what is wrong and what to do."""
     for factor in factors:
         if kernel.startswith(f"{internal_name(factor.name)}__"):
             return (

@@ -4,8 +4,7 @@
 `caspar inspect` prints the same.
 """
 
-from caspar.inspect.factors import FactorInspection, inspect_factor
-from caspar.inspect.kernels import inspect_kernel
+from caspar.inspect.inspection import FactorInspection, inspect_factor, inspect_kernel
 from caspar.inspect.resources import (
     KernelReport,
     ResourcesView,

@@ -57,12 +57,9 @@ class _Finder:
         }
         self._partial_factors: dict[int, tuple[int, ...]] = {}
         for step in self._steps:
-            if step.op in _PRODUCTS and not self._is_of_graph(step.outputs[0]):
+            if step.op in _PRODUCTS and step.outputs[0] >= self._graph.num_values:
                 self._partial_factors[step.outputs[0]] = self._factors_of(step.operands)
         self._keys: dict[int, dict[tuple[int, ...], list[int]]] = {}
-
-    def _is_of_graph(self, value: int) -> bool:
-        return value < self._graph.num_values
 
     def _factors_of(self, values: tuple[int, ...]) -> tuple[int, ...]:
         """Return the factors a step multiplies; a partial product stands for several."""
@@ -80,7 +77,7 @@ class _Finder:
         if step.op is Op.STORE:
             return StepPart((self._store_of[step.data],))
         made = step.outputs[0]
-        if self._is_of_graph(made):
+        if made < self._graph.num_values:
             return self._part_of(self._graph.producer[made], step)
         reader = self._steps[self._reader[made]]
         above = parts[self._reader[made]]

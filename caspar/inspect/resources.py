@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from caspar.inspect.tables import LINE_UNDER_HEAD, FactTable, plain_text
+from caspar.inspect.tables import LINE_UNDER_HEAD, FactTable, Shown, plain_text
 from caspar.ir.dtype import DType
 from caspar.runtime.nvidia.nvrtc import KernelResources, nvrtc_version
 from caspar.runtime.nvidia.occupancy import Occupancy, occupancy
@@ -69,7 +69,7 @@ class KernelReport:
 
 
 @dataclass(frozen=True, repr=False)
-class ResourcesView:
+class ResourcesView(Shown):
     """The figures of some kernels.
 
     Attributes:
@@ -80,9 +80,6 @@ class ResourcesView:
 
     def __str__(self) -> str:
         return plain_text(self._renderable())
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -107,7 +104,7 @@ def _overview(reports: Sequence[KernelReport]) -> Table:
             report.resources.registers,
             report.resources.spill_bytes,
             report.resources.shared_bytes,
-            _occupancy_text(report.occupancy),
+            "?" if report.occupancy is None else f"{report.occupancy.fraction:.0%}",
             *(sum(counts[kind] for kind in kinds) for kinds in _COUNTED.values()),
             sum(report.sass.counts([Region.LOOP]).values()),
         ]
@@ -121,10 +118,6 @@ def _table(first: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def _occupancy_text(found: Occupancy | None) -> str:
-    return "?" if found is None else f"{found.fraction:.0%}"
 
 
 def _facts(report: KernelReport) -> RenderableType:

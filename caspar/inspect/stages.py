@@ -7,6 +7,7 @@ Each stage is computed when it is first looked at, and what it needs only once. 
 GPU; `ptx`, `sass` and `resources` need the packages of the extra `inspect`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,17 +28,51 @@ from caspar.inspect.views import (
 from caspar.ir.graph import Graph
 from caspar.ir.program import Program
 from caspar.memory.kernel import KernelSpec
-from caspar.passes.pipeline import GRAPH_STAGES, StageResult
-from caspar.passes.scheduling.steps import Schedule
+from caspar.passes.pipeline import GRAPH_STAGES, StageResult, compile_graph
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source
 from caspar.runtime.nvidia.sass import SassKernel, disassemble
 from caspar.runtime.nvidia.usage import KernelUsage, kernel_usage
 
 View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView
-"""What is shown of a stage, by the kind of the stage."""
+"""The view of a stage; its class depends on the kind of the stage."""
 
 _PASSES = tuple(name for name, _ in GRAPH_STAGES)
 _GRAPHS = ("graph", *_PASSES)
+_MIDDLE = (*_GRAPHS, "schedule", "program")
+
+_Results = Mapping[str, StageResult]
+"""The result of each stage in `_MIDDLE`."""
+
+
+def _named(observed: _Results) -> _Results:
+    """The pipeline's results; its input and its program under their stages' names."""
+    (_, graph), *passes, (_, program) = observed.items()
+    return {"graph": graph, **dict(passes), "program": program}
+
+
+def _middle_view(
+    name: str, results: _Results, stage: str
+) -> GraphView | ScheduleView | ProgramView:
+    result, title = results[stage], f"{name}: {stage}"
+    if isinstance(result, Graph):
+        return GraphView(result, title)
+    if isinstance(result, Program):
+        return ProgramView(result, title)
+    last, program = results[_PASSES[-1]], results["program"]
+    assert isinstance(last, Graph)
+    assert isinstance(program, Program)
+    return ScheduleView(last, result, program, title)
+
+
+def _changes(results: _Results, stage: str) -> str:
+    """The calls that a pass took away, and those that it put in."""
+    before, after = (results[_GRAPHS[_GRAPHS.index(stage) - past]] for past in (1, 0))
+    assert isinstance(before, Graph)
+    assert isinstance(after, Graph)
+    lines = graph_changes(before, after)
+    if len(lines) == 0:
+        return f"{stage}: nothing changed\n"
+    return without_repeats("\n".join([stage, *(f"  {line}" for line in lines)]))
 
 
 def stage_names(target: str) -> tuple[str, ...]:
@@ -46,7 +81,7 @@ def stage_names(target: str) -> tuple[str, ...]:
     Args:
         target: `cuda` or `cpu`.
     """
-    return ("trace", *_GRAPHS, "schedule", "program", target, *TARGETS[target].machine_stages)
+    return ("trace", *_MIDDLE, target, *TARGETS[target].machine_stages)
 
 
 @dataclass(frozen=True)
@@ -89,8 +124,8 @@ class KernelInspection:
             OptionError: There is no such stage.
         """
         self._require(name)
-        if name in _GRAPHS:
-            return self._graph_view(name)
+        if name in _MIDDLE:
+            return _middle_view(self.name, self._results, name)
         view: View = getattr(self, name)
         return view
 
@@ -112,23 +147,23 @@ class KernelInspection:
     @property
     def graph(self) -> GraphView:
         """The graph before the first pass; `stage` gives it after each pass, by the pass's name."""
-        return self._graph_view("graph")
+        view = _middle_view(self.name, self._results, "graph")
+        assert isinstance(view, GraphView)
+        return view
 
     @property
     def schedule(self) -> ScheduleView:
         """The order of all steps, on values."""
-        *graphs, schedule, program = self._results.values()
-        assert isinstance(graphs[-1], Graph)
-        assert isinstance(schedule, Schedule)
-        assert isinstance(program, Program)
-        return ScheduleView(graphs[-1], schedule, program, f"{self.name}: schedule")
+        view = _middle_view(self.name, self._results, "schedule")
+        assert isinstance(view, ScheduleView)
+        return view
 
     @property
     def program(self) -> ProgramView:
         """The same steps on registers."""
-        program = self._results["program"]
-        assert isinstance(program, Program)
-        return ProgramView(program, f"{self.name}: program")
+        view = _middle_view(self.name, self._results, "program")
+        assert isinstance(view, ProgramView)
+        return view
 
     @property
     def cuda(self) -> TextView:
@@ -178,19 +213,7 @@ class KernelInspection:
             known = ", ".join(_PASSES)
             raise OptionError(f"stage={stage!r}: changes are those of a pass: {known}")
         names = _PASSES if stage is None else (stage,)
-        return TextView("".join(self._changes(name) for name in names))
-
-    def _changes(self, stage: str) -> str:
-        before = self._graph_view(_GRAPHS[_GRAPHS.index(stage) - 1])
-        lines = graph_changes(before.graph, self._graph_view(stage).graph)
-        if len(lines) == 0:
-            return f"{stage}: nothing changed\n"
-        return without_repeats("\n".join([stage, *(f"  {line}" for line in lines)]))
-
-    def _graph_view(self, name: str) -> GraphView:
-        graph = self._results[name]
-        assert isinstance(graph, Graph)
-        return GraphView(graph, f"{self.name}: {name}")
+        return TextView("".join(_changes(self._results, name) for name in names))
 
     # -- what is computed once, and only when it is needed ----------------------------------------
 
@@ -256,7 +279,61 @@ class KernelInspection:
         return source, observed
 
     @cached_property
-    def _results(self) -> dict[str, StageResult]:
-        """Results of each pass; the pipeline's input and its program under their stages' names."""
-        (_, graph), *passes, (_, program) = self._generated[1].items()
-        return {"graph": graph, **dict(passes), "program": program}
+    def _results(self) -> _Results:
+        return _named(self._generated[1])
+
+
+@dataclass(frozen=True)
+class ProgramInspection:
+    """One program of a kernel that has several, at every stage of the middle end.
+
+    Attributes:
+        name: What it computes.
+        input: The graph before the first pass.
+        target: What is generated.
+    """
+
+    name: str
+    input: Graph
+    target: Target
+
+    def __repr__(self) -> str:
+        return f"program {self.name} for {self.target.name}; stages: {', '.join(_MIDDLE)}"
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of its stages, first to last."""
+        return _MIDDLE
+
+    def stage(self, name: str) -> GraphView | ScheduleView | ProgramView:
+        """The program at one stage: `graph`, after a pass, `schedule`, or on registers: `program`.
+
+        Raises:
+            OptionError: There is no such stage.
+        """
+        if name not in _MIDDLE:
+            raise OptionError(f"stage={name!r}: the stages are {', '.join(_MIDDLE)}")
+        return _middle_view(self.name, self._results, name)
+
+    def changes(self, stage: str) -> TextView:
+        """Show what a graph pass did: calls it took away with `-`, calls it put in with `+`.
+
+        Raises:
+            OptionError: There is no such pass.
+        """
+        if stage not in _PASSES:
+            raise OptionError(f"stage={stage!r}: changes are those of a pass: {', '.join(_PASSES)}")
+        return TextView(_changes(self._results, stage))
+
+    @property
+    def num_registers(self) -> int:
+        """Values that are alive at the same time, as the scheduler predicts."""
+        program = self._results["program"]
+        assert isinstance(program, Program)
+        return program.num_registers
+
+    @cached_property
+    def _results(self) -> _Results:
+        observed: dict[str, StageResult] = {}
+        compile_graph(self.input, self.target.costs[self.input.dtype], observed.__setitem__)
+        return _named(observed)

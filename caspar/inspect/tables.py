@@ -24,8 +24,15 @@ def plain_text(renderable: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
+class Shown:
+    """A base class of objects that an interpreter shows as they are printed."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True, repr=False)
-class DataTable:
+class DataTable(Shown):
     """A head and rows.
 
     Attributes:
@@ -46,9 +53,6 @@ class DataTable:
             table.add_row(*map(Text, row))
         return plain_text(table)
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def _repr_html_(self) -> str:
         """A row for the head and one for each of the others."""
         lines = [self._html_row("th", self.columns)]
@@ -65,7 +69,7 @@ class DataTable:
 
 
 @dataclass(frozen=True, repr=False)
-class FactTable:
+class FactTable(Shown):
     """Names and what is to be said of each.
 
     Attributes:
@@ -85,9 +89,6 @@ class FactTable:
 
     def __str__(self) -> str:
         return plain_text(self.renderable())
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def _repr_html_(self) -> str:
         """A row for each."""

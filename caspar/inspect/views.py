@@ -1,5 +1,6 @@
 """Views of a stage: text when it is printed, a picture in a notebook if there is one."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,6 +10,7 @@ from caspar.errors import OptionError
 from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
 from caspar.inspect.pictures.draw_program import draw_program
 from caspar.inspect.progress import Progress
+from caspar.inspect.tables import Shown
 from caspar.ir.graph import Graph
 from caspar.ir.program import Instruction, Program
 from caspar.ir.text import print_graph, print_instruction, print_program
@@ -41,7 +43,7 @@ def _as_names(outputs: str | Sequence[str]) -> Sequence[str]:
 
 
 @dataclass(frozen=True, repr=False)
-class TextView:
+class TextView(Shown):
     """Text, as it is.
 
     Attributes:
@@ -51,9 +53,6 @@ class TextView:
     text: str
 
     def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
@@ -68,8 +67,19 @@ def source_view(text: str) -> TextView:
     return TextView(f"{_NO_HEADER.format(common.count(chr(10)))}\n{start}{own}")
 
 
+class Picture(Shown, ABC):
+    """A view that a notebook draws."""
+
+    @abstractmethod
+    def svg(self) -> str:
+        """The picture, as SVG."""
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
 @dataclass(frozen=True, repr=False)
-class GraphView:
+class GraphView(Picture):
     """A graph.
 
     Attributes:
@@ -82,9 +92,6 @@ class GraphView:
 
     def __str__(self) -> str:
         return without_repeats(print_graph(self.graph))
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def svg(self, outputs: str | Sequence[str] = ()) -> str:
         """Calls as boxes, values as rounded shapes.
@@ -99,12 +106,9 @@ class GraphView:
         """
         return draw_graph(self.graph, self.title, _as_names(outputs))
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
 
 @dataclass(frozen=True, repr=False)
-class ScheduleView:
+class ScheduleView(Picture):
     """The order of all steps.
 
     Attributes:
@@ -133,9 +137,6 @@ class ScheduleView:
             Instruction(step.op, outputs, tuple(operands), step.data, step.origin)
         )
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def svg(self, after: int | None = None, outputs: str | Sequence[str] = ()) -> str:
         """The graph with the state of its calls and values after some steps.
 
@@ -155,12 +156,9 @@ class ScheduleView:
         title = f"{self.title}: {num_done} of {num_steps} steps"
         return draw_progress(progress, title, _as_names(outputs))
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
 
 @dataclass(frozen=True, repr=False)
-class ProgramView:
+class ProgramView(Picture):
     """A program.
 
     Attributes:
@@ -173,9 +171,6 @@ class ProgramView:
 
     def __str__(self) -> str:
         return without_repeats(print_program(self.program))
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def svg(self, outputs: str | Sequence[str] = ()) -> str:
         """Instructions from top to bottom, registers as columns with live ranges, pressure.
@@ -192,6 +187,3 @@ class ProgramView:
                 "of the schedule can be restricted to some outputs"
             )
         return draw_program(self.program, self.title)
-
-    def _repr_svg_(self) -> str:
-        return self.svg()

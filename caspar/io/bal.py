@@ -21,7 +21,6 @@ so it looks along its negative z axis, and pixels are relative to the image cent
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,7 +227,7 @@ def write_bal(path: FilePath, problem: BalProblem) -> None:
             stream.write(text)
         for values in (camera_values.ravel(), problem.points.ravel()):
             for start in range(0, len(values), _ROWS_PER_WRITE):
-                numbers = _python_floats(values[start : start + _ROWS_PER_WRITE])
+                numbers = values[start : start + _ROWS_PER_WRITE].astype(np.float64).tolist()
                 stream.write("".join(f"{number!r}\n" for number in numbers).encode())
 
 
@@ -382,12 +381,7 @@ def _observation_lines(problem: BalProblem) -> Iterator[bytes]:
             for camera, point, (x, y) in zip(
                 problem.camera_index[rows].tolist(),
                 problem.point_index[rows].tolist(),
-                _python_floats(problem.pixels[rows]),
+                problem.pixels[rows].astype(np.float64).tolist(),
                 strict=True,
             )
         ).encode()
-
-
-def _python_floats(values: NDArray[np.floating]) -> Any:
-    """Return numbers that print as the file needs them; those of other float types do not."""
-    return values.astype(np.float64).tolist()

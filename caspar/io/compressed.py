@@ -24,7 +24,7 @@ from caspar.errors import FileFormatError, OptionError
 from caspar.io.numbers import shown
 
 FilePath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
-"""What readers and writers take; a descriptor of the process is /dev/fd/ and its number."""
+"""A path for readers and writers; a descriptor of the process is /dev/fd/ and its number."""
 
 
 def path_text(path: FilePath) -> str:
@@ -79,9 +79,6 @@ _ALWAYS_UNPACKED_BYTES = 1 << 24  # so that small files of few different numbers
 def open_for_reading(path: str) -> Iterator[io.BufferedIOBase]:
     """Open a file for reading its unpacked bytes.
 
-    Args:
-        path: a plain, bzip2 or gzip file; see `path_text`.
-
     Yields:
         The unpacked bytes as a stream. Damage that shows only while the caller reads on is
         reported from here, too.
@@ -124,11 +121,6 @@ def bounded_lines(
     stream: io.BufferedIOBase, path: str, longest: int
 ) -> Iterator[tuple[int, bytes]]:
     """Read one line after the other, without the mark of UTF-8 that some editors begin a file with.
-
-    Args:
-        stream: a file of text.
-        path: its name, for messages.
-        longest: bytes that a line has at most.
 
     Yields:
         The number of each line, counting from 1, and the line with its end.

@@ -91,10 +91,6 @@ def number_runs(stream: io.BufferedIOBase, first_line: int) -> Iterator[NumberRu
 def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
     """Parse the numbers of a text, up to its end or the first token that is not a number.
 
-    Args:
-        text: white space separates the numbers.
-        first_line: the line in which the text begins.
-
     Returns:
         The numbers, correctly rounded to float64.
     """

@@ -66,12 +66,6 @@ class Target:
 def find_target(path: FilePath) -> Target:
     """Look at what a path leads to; nothing is checked and nothing is changed on disk.
 
-    Args:
-        path: a file that exists or not.
-
-    Returns:
-        The target.
-
     Raises:
         OSError: the path cannot be followed: too long, too many symbolic links, no permission.
     """
@@ -87,12 +81,6 @@ def find_target(path: FilePath) -> Target:
 
 def checked_target(path: FilePath) -> Target:
     """Look at what a path leads to, and refuse what cannot be written.
-
-    Args:
-        path: the file to create or replace.
-
-    Returns:
-        The target; nothing is changed on disk.
 
     Raises:
         OSError: `strerror` says what is wrong: there is no such folder, the path is a folder,
@@ -143,9 +131,6 @@ class FileTransaction:
         """Call a function; the files that it writes by `open_for_replacing` appear together.
 
         Devices, FIFOs and open descriptors are written directly all the same.
-
-        Args:
-            write: Writes the files.
 
         Raises:
             OSError: A file cannot be written or replaced. This and every other exception says at
@@ -334,9 +319,6 @@ def open_for_replacing(path: FilePath) -> Iterator[io.BufferedIOBase]:
     mode of the umask. Devices, FIFOs and open descriptors (/dev/stdout) are written directly.
     Within `FileTransaction.run` the file appears with the others.
 
-    Args:
-        path: the file to create or replace.
-
     Yields:
         A stream of bytes.
 
@@ -369,9 +351,6 @@ def open_for_packing(path: FilePath) -> Iterator[io.BufferedIOBase]:
 
     The same bytes give the same file: neither a name nor a time is stored in it.
 
-    Args:
-        path: the file to create or replace.
-
     Yields:
         A stream that takes the bytes to be packed.
 
@@ -392,10 +371,6 @@ def open_for_packing(path: FilePath) -> Iterator[io.BufferedIOBase]:
 
 def write_file(path: FilePath, content: bytes) -> None:
     """Write a whole file; see `open_for_replacing`.
-
-    Args:
-        path: the file to create or replace.
-        content: its bytes.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.

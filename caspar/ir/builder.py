@@ -114,6 +114,16 @@ class GraphBuilder:
         """One number of a table, by a place along each of its axes."""
         return self.call(Op.GATHER, places, data=entry)[0]
 
+    def gathers(self, argument: str) -> list[Call]:
+        """The loads from the tables of an argument so far, each once, in the order of creation."""
+        return [
+            call
+            for call in self._calls
+            if isinstance(call.data, TableEntry)
+            and call.data.argument == argument
+            and not call.data.is_one_inside
+        ]
+
     # -- algebra -------------------------------------------------------------------------------
 
     def sum(self, terms: Iterable[int]) -> int:

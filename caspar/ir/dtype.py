@@ -16,7 +16,7 @@ class DType(Enum):
     INT64 = "int64"
     UINT16 = "uint16"
     FLOAT16 = "float16"
-    """In memory only: kernels compute in the others."""
+    """Float16 exists in memory only: kernels compute in the other types."""
 
     @cached_property
     def itemsize(self) -> int:

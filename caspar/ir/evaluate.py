@@ -89,7 +89,7 @@ OP_FUNCTIONS: dict[Op, Callable[..., Array | tuple[Array, ...]]] = {
     Op.NOT: np.logical_not,
     Op.SELECT: np.where,
 }
-"""What each op computes. MIN and MAX keep a NaN operand: a NaN must never be compared away."""
+"""NumPy's function for each op. MIN and MAX keep a NaN operand: it must never be compared away."""
 
 
 def evaluate_graph(
@@ -187,7 +187,7 @@ class _Memory:
             nearest = np.clip(np.nan_to_num(place), 0, size - 1).astype(np.int64)
             number = number * size + nearest
         number = start + len(places) + number * entry.num_channels + entry.channel
-        found = numbers[number]
+        found = np.ones(()) if entry.is_one_inside else numbers[number]
         return np.where(is_inside, found, 0) if entry.is_zero_outside else found
 
     def store(self, argument: str, chunk: int, scalars: Sequence[Array]) -> None:

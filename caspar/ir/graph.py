@@ -24,7 +24,7 @@ class TableEntry(NamedTuple):
 
     Attributes:
         argument: The argument that holds the table. The item's object is where its table begins.
-        channel: Number within a sample.
+        channel: Number within a sample. `num_channels`: 1 in place of a number.
         num_channels: Numbers of a sample.
         is_zero_outside: Whether the result is 0 if a place is outside the table.
     """
@@ -33,6 +33,11 @@ class TableEntry(NamedTuple):
     channel: int
     num_channels: int
     is_zero_outside: bool
+
+    @property
+    def is_one_inside(self) -> bool:
+        """Return whether nothing is loaded: the result says whether places are in the table."""
+        return self.channel == self.num_channels
 
 
 CallData = float | tuple[str, int] | TableEntry | None

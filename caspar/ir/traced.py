@@ -27,7 +27,7 @@ LARGEST = math.nextafter(math.inf, 0.0)
 """Comparisons with it are false for infinity and NaN."""
 
 MAX_TRIALS = 10
-"""Of making a tree while other libraries' threads make some."""
+"""Attempts to make a syntax tree while threads of other libraries make some."""
 
 _making = Lock()
 

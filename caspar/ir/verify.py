@@ -15,7 +15,7 @@ from caspar.ir.text import print_call, print_instruction
 
 _REGISTER = re.compile(r"([rp])(0|[1-9][0-9]*)")
 MAX_AXES = 3
-"""Of a table."""
+"""The most axes that a table may have."""
 
 _LOGIC = frozenset({Op.AND, Op.OR, Op.NOT})
 
@@ -117,7 +117,7 @@ def _check_entry(data: CallData, where: str) -> None:
     if (
         not isinstance(data, TableEntry)
         or not data.argument.isidentifier()
-        or not 0 <= data.channel < data.num_channels
+        or not 0 <= data.channel <= data.num_channels
     ):
         raise VerificationError(f"{where}: needs an entry of a table as data, has {data!r}")
 

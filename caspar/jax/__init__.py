@@ -8,8 +8,7 @@ for a factor and a kernel alone. `import caspar` does not load JAX; `import casp
 from caspar.errors import MissingPackageError
 
 try:
-    from caspar.jax.functions import call, residuals
-    from caspar.jax.solving import solve
+    from caspar.jax.functions import call, residuals, solve
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "jax":
         raise

@@ -8,7 +8,7 @@ from typing import Any, overload
 from caspar.errors import KernelError
 from caspar.frontend.kernels.trace import KernelFunction
 from caspar.kernels.kernel import Kernel
-from caspar.options import BackendChoice
+from caspar.options import BackendChoice, BackendName
 
 
 @overload
@@ -17,7 +17,7 @@ def kernel(function: Callable[..., Any], /) -> Kernel: ...
 
 @overload
 def kernel(
-    *, backend: str | BackendChoice = ..., deterministic: bool = ...
+    *, backend: BackendName | BackendChoice = ..., deterministic: bool = ...
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
@@ -25,7 +25,7 @@ def kernel(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    backend: str | BackendChoice = BackendChoice.AUTO,
+    backend: BackendName | BackendChoice = BackendChoice.AUTO,
     deterministic: bool = False,
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Turn a symbolic function into a kernel that is called with arrays.

@@ -25,6 +25,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 import caspar
+from caspar.arrays.blocked_array import BlockedArray
 from caspar.errors import BackendError, InputError, KernelError, ResourceError
 from caspar.frontend.kernels.markers import Marked, marked
 from caspar.frontend.kernels.outputs import declared_outputs
@@ -33,7 +34,6 @@ from caspar.frontend.kernels.values import type_name
 from caspar.frontend.printing import access_text, declared_text
 from caspar.frontend.tracing.signature import Role
 from caspar.ir.dtype import DType
-from caspar.kernels.bound import BoundKernel
 from caspar.kernels.call.call import (
     Operands,
     any_symbolic,
@@ -42,12 +42,89 @@ from caspar.kernels.call.call import (
     operands_of,
 )
 from caspar.kernels.call.calls import CallChoices, KernelCalls
+from caspar.kernels.call.compiled import Tuning, best_size, tuning_key
 from caspar.kernels.call.plan import CallPlan, plan_call
-from caspar.kernels.call.tuning import Tuning, best_size, tuning_key
-from caspar.kernels.measure.profile import RUNS, KernelProfile, on_copies, profile_plan
-from caspar.kernels.measure.traffic import Traffic, item_bytes, item_traffic, object_count
-from caspar.options import BackendChoice, choice
+from caspar.kernels.measure.profile import (
+    RUNS,
+    KernelProfile,
+    Traffic,
+    item_bytes,
+    item_traffic,
+    kept,
+    object_count,
+    on_copies,
+    profile_plan,
+)
+from caspar.options import BackendChoice, BackendName, choice
 from caspar.tracing import traced_kernel
+
+
+class BoundKernel:
+    """A kernel whose arrays are fixed.
+
+    Calling it enqueues the work (on CUDA: on CuPy's current stream, without waiting) and returns
+    nothing; what is added is added again by every call. Made by `Kernel.bind`.
+
+    Attributes:
+        outputs: The arrays it writes to, by name.
+        count: Items.
+    """
+
+    def __init__(
+        self, traced: TracedKernel, plan: CallPlan, inputs: Mapping[str, BlockedArray]
+    ) -> None:
+        self._traced = traced
+        self._plan = plan
+        self._inputs = inputs
+        self.outputs = dict(plan.outputs)
+        self.count = plan.count
+        self._run = plan.backend.repeated_runner(plan.launches)
+
+    def __call__(self) -> None:
+        """Run once."""
+        self._run()
+
+    def profile(self, runs: int = RUNS) -> KernelProfile:
+        """Measure a call, as `Kernel.profile` does.
+
+        It runs on its own arrays; those it writes to then get the values back that they had.
+
+        Args:
+            runs: Samples.
+
+        Raises:
+            InputError: There are no items, or no runs.
+        """
+        with kept(self.outputs.values()):
+            return profile_plan(self._traced, self._plan, runs)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Refuse: it is a launch on the memory of this process.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"{self!r} can be neither pickled nor copied: it is a launch on the memory of this "
+            "process. Pickle the kernel and the arrays, and call bind where they arrive"
+        )
+
+    @property
+    def result(self) -> Any:
+        """The output arrays in the form of the function's result."""
+        return self._traced.make_result(list(self.outputs.values()))
+
+    @property
+    def plan(self) -> CallPlan:
+        """The plan of its calls: backend, type, kernel."""
+        return self._plan
+
+    def __repr__(self) -> str:
+        return (
+            f"BoundKernel({self._traced.name}, {self.count:,} items, {self._plan.dtype.value}, "
+            f"{self._plan.backend.device})"
+        )
+
 
 _NOTE = "read, written, index: bytes that an item moves, padding included. n: items; m: any number."
 
@@ -163,14 +240,6 @@ def describe_kernel(
 ) -> KernelDescription:
     """Tables of a kernel.
 
-    Args:
-        function: The user's function.
-        traced: The same, traced.
-        dtype: `float32` or `float64`.
-        arch: Architecture of the figures.
-        deterministic: Whether equal input must give equal bits.
-        profile: What was measured last.
-
     Raises:
         OptionError: A choice that does not exist.
     """
@@ -181,11 +250,6 @@ def describe_kernel(
     traffic = item_traffic(traced, DType(dtype))
     accesses = _access_table(traced, traffic)
     return KernelDescription(signature_text(function), traffic, cuda, cpu, accesses, profile)
-
-
-def error_html(error: KernelError) -> str:
-    """Return as HTML why a kernel cannot be described; the error names it."""
-    return f"<p>{escape(str(error))}</p>"
 
 
 def _access_table(traced: TracedKernel, traffic: Sequence[Traffic]) -> caspar.inspect.DataTable:
@@ -244,7 +308,7 @@ class Kernel:
     def __init__(
         self,
         function: KernelFunction,
-        backend: str | BackendChoice = BackendChoice.AUTO,
+        backend: BackendName | BackendChoice = BackendChoice.AUTO,
         *,
         deterministic: bool = False,
     ) -> None:
@@ -476,11 +540,11 @@ class Kernel:
         return self.function.pickled(self)
 
     def __copy__(self) -> Kernel:
-        """Itself, as of functions."""
+        """Return itself, as a copy of a function does."""
         return self
 
     def __deepcopy__(self, memo: object) -> Kernel:
-        """Itself, as of functions."""
+        """Return itself, as a copy of a function does."""
         return self
 
     def __repr__(self) -> str:
@@ -490,7 +554,7 @@ class Kernel:
         try:
             return self.describe()._repr_html_()
         except KernelError as error:
-            return error_html(error)
+            return f"<p>{escape(str(error))}</p>"
 
     def _plan(
         self,

@@ -21,7 +21,7 @@ from caspar.memory.layout import PARTIAL_CHUNK, chunk_widths, partial_chunk_widt
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 
 Options = Mapping[str, Any]
-"""What is passed for an argument besides its values, by the names an access declares."""
+"""Options that are passed for an argument beside its values, by the names an access declares."""
 
 
 TILES = "tiles"
@@ -369,14 +369,7 @@ class WriteAccessor(Accessor):
         return self
 
     def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
-        """Bind a write that `in_kernel` gave.
-
-        Args:
-            arg: The kernel's argument.
-            output: The user's array.
-            options: What was passed besides values.
-            kit: Scratch memory and tiles.
-        """
+        """Bind a write that `in_kernel` gave."""
         return BoundWrite(output.with_fields(self.field_values(options, output.num_objects)))
 
     def stored_dtype(self, dtype: DType) -> DType:

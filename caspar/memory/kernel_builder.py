@@ -6,7 +6,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.access import ArgSpec, ExchangeAccessor, ReadAccessor, WriteAccessor
-from caspar.memory.accessors.unique import ReadUnique
+from caspar.memory.accessors.sequential import ReadUnique
 from caspar.memory.kernel import KernelSpec
 
 MAX_CALLS = 60_000
@@ -18,9 +18,6 @@ class KernelBuilder:
     """Grows a `KernelSpec` argument by argument.
 
     Args:
-        name: Name of the kernel.
-        dtype: Type it computes in.
-        tiled: Whether its items are in node tiles.
         few_items: Whether its items may be too few to fill a device.
         stretches: Whether a block may take several tiles one after the other.
     """

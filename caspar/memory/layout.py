@@ -60,7 +60,7 @@ def rows_are_blocked(dim: int, dtype: DType) -> bool:
 
 
 _SECTOR_BYTES = 32
-"""What memory moves, and adds to, in one request."""
+"""Bytes that memory moves, or adds to, in one request."""
 
 
 def row_scalars(dim: int, dtype: DType) -> int:

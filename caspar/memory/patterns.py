@@ -8,7 +8,13 @@ from caspar.memory.accessors.pair import (
     WritePair,
 )
 from caspar.memory.accessors.rows import ReadRows, WriteRows
-from caspar.memory.accessors.sequential import AddSequential, ReadSequential, WriteSequential
+from caspar.memory.accessors.sequential import (
+    AddSequential,
+    ReadSequential,
+    ReadUnique,
+    WriteSequential,
+    WriteUnique,
+)
 from caspar.memory.accessors.strided import (
     AddStrided,
     ReadStrided,
@@ -22,9 +28,7 @@ from caspar.memory.accessors.sums.partials import (
     AddSumPartials,
     ReadPartials,
 )
-from caspar.memory.accessors.sums.shared import AddSharedSum, ReadShared
-from caspar.memory.accessors.sums.sums import AddSum, AddUnique, WriteSum
-from caspar.memory.accessors.unique import ReadUnique, WriteUnique
+from caspar.memory.accessors.sums.sums import AddSharedSum, AddSum, AddUnique, ReadShared, WriteSum
 
 __all__ = [
     "AddBlockSum",

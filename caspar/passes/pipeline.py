@@ -1,12 +1,13 @@
 """The compiler's middle end as one flat list of stages: expression graph -> program.
 
 Cost tier: once per kernel. Each stage is a pure function; `GRAPH_STAGES` run in order, then the
-graph is scheduled and its values get registers.
+graph is scheduled and its values get registers. Also here: the price of what a graph leaves.
 """
 
 from collections.abc import Callable
 
-from caspar.ir.graph import Graph
+from caspar.ir.graph import Call, Graph
+from caspar.ir.ops import Op
 from caspar.ir.program import Program
 from caspar.passes.cost import OpCosts
 from caspar.passes.graph.decompose_powers import decompose_powers
@@ -45,13 +46,7 @@ Negations come last: the builder, which all others use, would undo them."""
 def compile_graph(graph: Graph, costs: OpCosts, observer: Observer | None = None) -> Program:
     """Optimise, schedule and assign registers.
 
-    Args:
-        graph: What one item computes.
-        costs: Prices of the target.
-        observer: Called after each stage, and with ("input", graph) before the first.
-
-    Returns:
-        The program.
+    The observer is called after each stage, and with ("input", graph) before the first.
     """
     observe: Observer = _ignore if observer is None else observer
     observe("input", graph)
@@ -67,3 +62,35 @@ def compile_graph(graph: Graph, costs: OpCosts, observer: Observer | None = None
 
 def _ignore(_name: str, _result: StageResult) -> None:
     pass
+
+
+_FREE = frozenset({Op.CONST, Op.READ, Op.STORE, Op.NEG})
+
+_FUNCTIONS = frozenset(
+    {
+        *(Op.EXP, Op.LOG, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ATAN2, Op.SINH, Op.COSH, Op.TANH),
+        *(Op.ASINH, Op.ACOSH, Op.ATANH, Op.ERF, Op.ERFC),
+    }
+)
+"""Without a price of their own: no pass chooses between them and others."""
+
+
+def graph_price(graph: Graph, costs: OpCosts) -> float:
+    """Multiplications that a graph takes after all passes, by the prices of `passes.cost`.
+
+    These count errors besides. A product and a sum are two, though a device may have one
+    instruction for both.
+    """
+    for _, stage in GRAPH_STAGES:
+        graph = stage(graph, costs)
+    return sum(_price(call, costs) for call in graph.calls)
+
+
+def _price(call: Call, costs: OpCosts) -> float:
+    if call.op in _FREE:
+        return 0.0
+    if call.op in (Op.SUM, Op.PROD):
+        return len(call.operands) - 1.0
+    if call.op in _FUNCTIONS:
+        return costs.price(Op.SIN)
+    return costs.price(call.op) if costs.has(call.op) else 1.0

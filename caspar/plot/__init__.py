@@ -8,8 +8,7 @@ from caspar.errors import MissingPackageError
 
 try:
     from caspar.plot.figures import Figure, plot_convergence, plot_costs, plot_residuals
-    from caspar.plot.graphs import plot_pose_graph
-    from caspar.plot.scenes import MAX_POINTS, plot_bundle_adjustment
+    from caspar.plot.scenes import MAX_POINTS, plot_bundle_adjustment, plot_pose_graph
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "matplotlib":
         raise

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.pose_graph import PoseGraph
-from caspar.io.rigid_motions import (
+from caspar.io.rotations import (
+    FloatArray,
     compose_se2,
     compose_se3,
     invert_se2,
     invert_se3,
     transform,
 )
-from caspar.io.rotations import FloatArray
 
 
 def chi2(graph: PoseGraph) -> float:

@@ -14,17 +14,37 @@ import symforce.symbolic as sf
 from caspar.factors.making import Choices, each, library, make_factor, node
 from caspar.frontend.factors.factor import Factor
 from caspar.io.graphs.kind import PoseGraphKind
-from caspar.pose_graph import plane, space
 
-_MODULES: dict[PoseGraphKind, Any] = {PoseGraphKind.SE2: plane, PoseGraphKind.SE3: space}
+
+class Plane:
+    """Node types in the plane."""
+
+    class Pose(sf.Pose2):
+        """Takes body to world coordinates; in storage cos sin x y."""
+
+    class Landmark(sf.V2):
+        """A point in world coordinates."""
+
+
+class Space:
+    """Node types in space."""
+
+    class Pose(sf.Pose3):
+        """Takes body to world coordinates; in storage qx qy qz qw tx ty tz."""
+
+    class Landmark(sf.V3):
+        """A point in world coordinates."""
+
+
+_NODES: dict[PoseGraphKind, Any] = {PoseGraphKind.SE2: Plane, PoseGraphKind.SE3: Space}
 _POSES: dict[PoseGraphKind, Any] = {PoseGraphKind.SE2: sf.Pose2, PoseGraphKind.SE3: sf.Pose3}
 _POINTS: dict[PoseGraphKind, Any] = {PoseGraphKind.SE2: sf.V2, PoseGraphKind.SE3: sf.V3}
 
 
 def node_types(kind: PoseGraphKind) -> dict[str, type]:
     """The node types of a kind of graph, by name."""
-    module = _MODULES[kind]
-    return {"Pose": module.Pose, "Landmark": module.Landmark}
+    types = _NODES[kind]
+    return {"Pose": types.Pose, "Landmark": types.Landmark}
 
 
 @library
@@ -34,7 +54,7 @@ def edge(kind: PoseGraphKind) -> Factor:
     def error(a: Any, b: Any, measured: Any) -> list[Any]:
         return _difference(measured, a.inverse() * b)
 
-    pose = _MODULES[kind].Pose
+    pose = _NODES[kind].Pose
     arguments = (node("a", pose), node("b", pose), each("measured", _POSES[kind]))
     return _made("edge", error, kind.tangent_dim, *arguments)
 
@@ -46,7 +66,7 @@ def sensor_edge(kind: PoseGraphKind) -> Factor:
     def error(a: Any, b: Any, offset_a: Any, offset_b: Any, measured: Any) -> list[Any]:
         return _difference(measured, (a * offset_a).inverse() * (b * offset_b))
 
-    pose, constant = _MODULES[kind].Pose, _POSES[kind]
+    pose, constant = _NODES[kind].Pose, _POSES[kind]
     arguments = (
         *(node("a", pose), node("b", pose)),
         *(each(name, constant) for name in ("offset_a", "offset_b", "measured")),
@@ -91,7 +111,7 @@ def pose_prior(kind: PoseGraphKind) -> Factor:
 
     constant = _POSES[kind]
     arguments = (
-        node("pose", _MODULES[kind].Pose),
+        node("pose", _NODES[kind].Pose),
         *(each("offset", constant), each("measured", constant)),
     )
     return _made("pose_prior", error, kind.tangent_dim, *arguments)
@@ -104,7 +124,7 @@ def position_prior(kind: PoseGraphKind) -> Factor:
     def error(pose: Any, measured: Any) -> list[Any]:
         return list(pose.t - measured)
 
-    arguments = (node("pose", _MODULES[kind].Pose), each("measured", _POINTS[kind]))
+    arguments = (node("pose", _NODES[kind].Pose), each("measured", _POINTS[kind]))
     return _made("position_prior", error, kind.dim, *arguments)
 
 
@@ -115,7 +135,7 @@ def landmark_prior(kind: PoseGraphKind) -> Factor:
     def error(landmark: Any, measured: Any) -> list[Any]:
         return list(landmark - measured)
 
-    arguments = (node("landmark", _MODULES[kind].Landmark), each("measured", _POINTS[kind]))
+    arguments = (node("landmark", _NODES[kind].Landmark), each("measured", _POINTS[kind]))
     return _made("landmark_prior", error, kind.dim, *arguments)
 
 
@@ -131,9 +151,9 @@ def factors(kind: PoseGraphKind) -> Mapping[str, Factor]:
 
 def _seen(kind: PoseGraphKind) -> tuple[Any, ...]:
     """Arguments of a landmark that a sensor sees."""
-    module = _MODULES[kind]
+    types = _NODES[kind]
     return (
-        *(node("pose", module.Pose), node("landmark", module.Landmark)),
+        *(node("pose", types.Pose), node("landmark", types.Landmark)),
         each("offset", _POSES[kind]),
     )
 

@@ -25,18 +25,18 @@ from caspar.errors import InputError, OptionError
 from caspar.factors.poses import between
 from caspar.io.graphs.information import information_roots
 from caspar.loss import GemanMcClure
-from caspar.options import PrecisionName
-from caspar.pose_graph.space import Pose
+from caspar.options import BackendChoice, BackendName, PrecisionName
+from caspar.pose_graph.factors import Space
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 
-_CERTAIN = between(Pose, noise="sqrt_information", name="certain")
-_UNCERTAIN = between(Pose, noise="sqrt_information", name="uncertain").with_loss(GemanMcClure)
+_CERTAIN = between(Space.Pose, noise="sqrt_information", name="certain")
+_UNCERTAIN = between(Space.Pose, noise="sqrt_information", name="uncertain").with_loss(GemanMcClure)
 
 
 @dataclass(frozen=True, eq=False)
 class Open3DResult:
-    """What `optimize_open3d` did to a graph of n edges.
+    """The result of `optimize_open3d` for a graph of n edges.
 
     Attributes:
         results: The solve of all edges and, if it pruned some, the solve of the others.
@@ -53,7 +53,7 @@ def optimize_open3d(
     pose_graph: Any,
     option: Any,
     *,
-    backend: str = "auto",
+    backend: BackendName | BackendChoice = "auto",
     precision: PrecisionName = "float64",
     **options: Any,
 ) -> Open3DResult:

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
-from caspar.io.graphs.pose_graph import PoseGraph, SensorEdges, Sightings
+from caspar.io.graphs.pose_graph import PoseGraph, Sightings
 from caspar.pose_graph.factors import factors as factors_of
 from caspar.pose_graph.factors import node_types
 from caspar.solver.result.result import SolveResult
@@ -141,7 +141,14 @@ def _terms(graph: PoseGraph) -> dict[str, dict[str, Any]]:
             "measured": graph.measurement,
             "sqrt_information": graph.sqrt_information,
         },
-        "sensor_edge": _between_sensors(graph.sensor_edges),
+        "sensor_edge": {
+            "a": graph.sensor_edges.index_a,
+            "b": graph.sensor_edges.index_b,
+            "offset_a": graph.sensor_edges.offset_a,
+            "offset_b": graph.sensor_edges.offset_b,
+            "measured": graph.sensor_edges.measurement,
+            "sqrt_information": graph.sensor_edges.sqrt_information,
+        },
         "sighting": _seen(graph.sightings),
         "bearing": bearing,
         **{
@@ -158,17 +165,6 @@ def _terms(graph: PoseGraph) -> dict[str, dict[str, Any]]:
         name: arguments
         for name, arguments in found.items()
         if len(arguments["sqrt_information"]) > 0
-    }
-
-
-def _between_sensors(edges: SensorEdges) -> dict[str, Any]:
-    return {
-        "a": edges.index_a,
-        "b": edges.index_b,
-        "offset_a": edges.offset_a,
-        "offset_b": edges.offset_b,
-        "measured": edges.measurement,
-        "sqrt_information": edges.sqrt_information,
     }
 
 
@@ -207,9 +203,6 @@ def _fixed(
 
 def connected_parts(graph: PoseGraph) -> tuple[int, NDArray[np.int64]]:
     """Find the parts of a graph that measurements connect.
-
-    Args:
-        graph: As a reader returns it.
 
     Returns:
         Their number, and (num_poses + num_landmarks,) the part of each pose and landmark.

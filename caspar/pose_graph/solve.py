@@ -9,10 +9,10 @@ from typing import Any
 
 from caspar.frontend.factors.factor import Factor
 from caspar.io.graphs.pose_graph import PoseGraph
-from caspar.options import PrecisionName
+from caspar.options import BackendChoice, BackendName, PrecisionName
 from caspar.pose_graph.errors import chi2_by_kind
 from caspar.pose_graph.problem import problem, solved_graph
-from caspar.pose_graph.start import Initialize, Start, start_poses
+from caspar.pose_graph.start import Initialize, InitializeName, Start, start_poses
 from caspar.progress import phase
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
@@ -63,11 +63,11 @@ class Summary:
 def solve(
     graph: PoseGraph,
     *,
-    initialize: str | Initialize = "auto",
+    initialize: InitializeName | Initialize = "auto",
     fix_first: bool | None = None,
     loss: Any = None,
     loss_scale: float = 1.0,
-    backend: str = "auto",
+    backend: BackendName | BackendChoice = "auto",
     precision: PrecisionName = "float64",
     **options: Any,
 ) -> Summary:

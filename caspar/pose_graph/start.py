@@ -9,12 +9,12 @@ Also here: a start for maps of landmarks: poses are added some at a time, and so
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import FileFormatError, InputError, OptionError
+from caspar.errors import FileFormatError, InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.initialize.chordal import chordal
 from caspar.io.graphs.chained import chained_poses, mean_points, with_plain_edges
@@ -26,14 +26,15 @@ from caspar.io.graphs.pose_graph import (
     SensorEdges,
     Sightings,
 )
-from caspar.io.rigid_motions import (
+from caspar.io.rotations import (
+    FloatArray,
     compose_se2,
     compose_se3,
     invert_se2,
     invert_se3,
     transform,
 )
-from caspar.io.rotations import FloatArray
+from caspar.options import choice
 from caspar.pose_graph.errors import chi2
 from caspar.pose_graph.problem import problem, solved_graph
 from caspar.progress import phase
@@ -59,11 +60,6 @@ def grown(graph: PoseGraph, solver_of: SolverOf, **options: Any) -> PoseGraph:
 
     Poses that are held stay. Landmarks without a sighting, of which only bearings are known, begin
     where the graph has them.
-
-    Args:
-        graph: As a reader returns it.
-        solver_of: Makes a solver of factors, or finds one that was made before.
-        options: Arguments of `problem`.
 
     Returns:
         The graph with other poses and landmarks.
@@ -238,6 +234,10 @@ SCATTERED = 100.0
 """A map of landmarks is scattered if chi2 is more than so many times the number of errors."""
 
 
+InitializeName = Literal["auto", "file", "tree", "chordal", "grow"]
+"""Values of `Initialize`, as type checkers and editors want them."""
+
+
 class Initialize(Enum):
     """The choice of start values.
 
@@ -273,7 +273,7 @@ class Start:
 
 def start_poses(
     graph: PoseGraph,
-    initialize: str | Initialize = "auto",
+    initialize: InitializeName | Initialize = "auto",
     solver_of: SolverOf = Solver,
     **options: Any,
 ) -> Start:
@@ -298,17 +298,13 @@ def start_poses(
             not finite; or `GROW`, and a pose has no edge to one of a lower id.
         OptionError: `initialize` is something else.
     """
-    try:
-        choice = Initialize(initialize)
-    except ValueError:
-        allowed = ", ".join(repr(one.value) for one in Initialize)
-        raise OptionError(f"initialize={initialize!r}: it must be one of {allowed}") from None
+    chosen = choice(Initialize, "initialize", initialize)
     given = chi2(graph)
 
     def started(graph: PoseGraph, choice: Initialize) -> Start:
         return Start(graph, choice, chi2(graph), given)
 
-    if choice is Initialize.AUTO:
+    if chosen is Initialize.AUTO:
         best = started(graph, Initialize.FILE)
         if with_plain_edges(graph).num_edges > 0:
             estimate = started(_moved(graph, chordal(graph)), Initialize.CHORDAL)
@@ -316,14 +312,14 @@ def start_poses(
                 best = estimate
         if not (_is_scattered(best) and can_grow(graph)):
             return best
-        choice = Initialize.GROW
-    if choice is Initialize.GROW:
-        return started(grown(graph, solver_of, **options), choice)
-    if choice is Initialize.TREE:
-        return started(_moved(graph, _along_tree(graph)), choice)
-    if choice is Initialize.CHORDAL:
-        return started(_moved(graph, chordal(graph)), choice)
-    return started(graph, choice)
+        chosen = Initialize.GROW
+    if chosen is Initialize.GROW:
+        return started(grown(graph, solver_of, **options), chosen)
+    if chosen is Initialize.TREE:
+        return started(_moved(graph, _along_tree(graph)), chosen)
+    if chosen is Initialize.CHORDAL:
+        return started(_moved(graph, chordal(graph)), chosen)
+    return started(graph, chosen)
 
 
 def _is_scattered(start: Start) -> bool:

@@ -23,7 +23,7 @@ from caspar.solver.solver import Solver
 TIMELINE = "iteration"
 
 DECADES = 2.5
-"""Of the scale of colours, downwards from the start: nobody knows the end yet."""
+"""Length of the scale of colours, downwards from the start: the end is not known yet."""
 
 _CAMERA_COLOR = (88, 166, 255)
 _SCALARS = ("cost", "damping", "gain_ratio", "linear_iterations")

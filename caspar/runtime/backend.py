@@ -106,7 +106,7 @@ class LaunchSequence(Protocol):
 
 
 LateNumbers = dict[Late, int]
-"""What late values are at present, as launches pass them."""
+"""The present late values, as launches pass them."""
 
 
 @runtime_checkable

@@ -39,7 +39,7 @@ SIZE_VARIABLE = "CASPAR_CACHE_SIZE"
 DEFAULT_MAX_BYTES = 1 << 30
 
 _MAGIC = b"caspar cache 1\n"
-"""What every entry begins with; the number is that of the format."""
+"""The first bytes of every entry; the number is that of the format."""
 
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 

@@ -63,7 +63,7 @@ class SparseFactorization(Factorization, Protocol):
     """A sparse matrix whose pattern stays."""
 
     probes: bool
-    """Whether a library that keeps its pivots to itself solves once more, and `outcome` has an
+    """True if the library does not show its pivots: then it solves once more, and `outcome` has an
     estimate of the least eigenvalue instead."""
 
     @property

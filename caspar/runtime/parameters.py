@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.memory.access import TILES
@@ -18,6 +17,7 @@ from caspar.memory.binding import Binding, Late, at_present
 from caspar.runtime.backend import Kernel, LateNumbers
 
 AnyKernel = TypeVar("AnyKernel")
+Own = TypeVar("Own", bound="BoundLaunch[Any]")
 
 
 @dataclass
@@ -53,7 +53,7 @@ class BoundLaunch(Generic[AnyKernel]):
         """The values that are passed at present."""
         return tuple(map(at_present, self.sources))
 
-    def without(self, arrays: Sequence[Array]) -> Self:
+    def without(self: Own, arrays: Sequence[Array]) -> Own:
         """The same, but it does not keep some arrays alive."""
         kept = [0 if any(one is array for array in arrays) else one for one in self.sources]
         return replace(self, sources=kept)
@@ -93,7 +93,7 @@ def bound_parts(
     sources = parameter_sources(source.params, bindings, count)
     size = bindings[TILES].length if source.tiled else count
     late = [one if isinstance(one, Late) else None for one in (chosen, size)]
-    num_blocks = _num_blocks(source, at_present(size), kernel.block_size)
+    num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
     return kernel, parameter_table(sources), num_blocks, sources, *late
 
 
@@ -107,17 +107,10 @@ def _number(value: int | Array) -> int:
     return value if isinstance(value, int) else address(value)
 
 
-def parameter_values(
-    params: Sequence[Param], bindings: Mapping[str, Binding], count: int | Late
-) -> list[int | Array]:
-    """Return the value of each parameter: an integer or an array whose address is meant."""
-    return [at_present(value) for value in parameter_sources(params, bindings, count)]
-
-
 def parameter_sources(
     params: Sequence[Param], bindings: Mapping[str, Binding], count: int | Late
 ) -> list[int | Array | Late]:
-    """The same, with late values as they are."""
+    """Return the value of each parameter: an integer or an array whose address is meant."""
     values: list[int | Array | Late] = []
     for param in params:
         if param.field == COUNT:

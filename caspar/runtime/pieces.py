@@ -13,7 +13,8 @@ Result = TypeVar("Result")
 
 PIECE_BYTES = 4 << 20
 NUM_THREADS = 4
-"""With uploads by as many, 29 M observations are set up in 0.29 instead of 0.45 s (H200)."""
+"""Threads that work on pieces. If as many upload, 29 M observations are set up in 0.29 instead of
+0.45 s (H200)."""
 
 
 def in_pieces(

@@ -5,8 +5,7 @@ thinned if there is more than anybody can look at. Public as `caspar.scene`; `ca
 it into a file for a browser, `caspar.rerun` sends it to Rerun's viewer. Nothing here draws.
 """
 
-from caspar.scene.models import scene_of_models
-from caspar.scene.result import scene_of_result
+from caspar.scene.result import scene_of_models, scene_of_result
 from caspar.scene.scene import Group, GroupKind, Links, Scene, State
 
 __all__ = [

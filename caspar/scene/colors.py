@@ -24,7 +24,7 @@ SCALE = (
     (0.78, "#f08c3a"),
     (1.0, "#e5383b"),
 )
-"""From small residuals to large ones, for a dark background."""
+"""Colours from small residuals to large ones, for a dark background."""
 
 MAX_DECADES = 4.0
 MIN_DECADES = 0.5

@@ -24,12 +24,7 @@ NUM_CORNERS = len(_STROKE)
 
 
 def frustum_length(scene: Scene, longest: float) -> float:
-    """Return a length about the distance between cameras, within limits.
-
-    Args:
-        scene: What is drawn.
-        longest: Its longest side.
-    """
+    """Return a length about the distance between cameras, within limits."""
     length = MAX_LENGTH * longest
     for group in scene.groups:
         places = scene.states[-1].places[group.name]

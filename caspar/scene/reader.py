@@ -18,8 +18,7 @@ from caspar.arrays.shared_indices import SharedIndices
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.symbolic.field_types import field_types, storage_fields
-from caspar.io.rigid_motions import invert_se2, invert_se3
-from caspar.io.rotations import conjugate, rotate
+from caspar.io.rotations import conjugate, invert_se2, invert_se3, rotate
 from caspar.scene.scene import Floats, Group, GroupKind, Links, Rows, State
 from caspar.solver.result.in_parts import array_on_host
 
@@ -170,8 +169,6 @@ class SceneReader:
     """Reads a scene off values.
 
     Args:
-        factors: All factors of the solver.
-        arrays: As for `Solver.solve`.
         nouns: What an instance of a node type or factor is called, by its name.
 
     Attributes:

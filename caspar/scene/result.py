@@ -1,7 +1,8 @@
-"""The scene of a `SolveResult`: start, recorded iterations, solution.
+"""The scene of a `SolveResult` or of an adjusted COLMAP model: start, iterations, solution.
 
-Input: a result, and a `Recording` if there is one. Output: a `Scene`. Cost: an evaluation of the
-residuals for each state.
+Input: a result, and a `Recording` if there is one; or two `caspar.colmap.Model`s. Output: a
+`Scene`. Cost: an evaluation of the residuals for each state, of a model a pass over its
+observations.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from caspar.colmap.adjust.observations import mean_errors, observations_of
+from caspar.colmap.adjust.summary import Summary
+from caspar.colmap.model import Model, rows_of
 from caspar.errors import InputError
-from caspar.scene.reader import SceneReader
-from caspar.scene.scene import Group, Links, Scene, State
+from caspar.io.rotations import invert_se3
+from caspar.scene.reader import MAX_CAMERAS, MAX_POINTS, SceneReader, thinned
+from caspar.scene.scene import Group, GroupKind, Links, Rows, Scene, State
 from caspar.solver.result.quantities import cost_text, count_text
 from caspar.solver.result.recording import Recording
 from caspar.solver.result.result import SolveResult
@@ -147,7 +152,11 @@ def _facts(
         ", ".join(sizes),
         f"cost {cost_text(result.initial_cost)} to {cost_text(result.final_cost)} in "
         f"{count_text(len(result.iterations), 'iteration')} ({result.status.name})",
-        *_left_out(reader),
+        *(
+            f"{len(one.rows):,} of {one.total:,} {one.noun}s are drawn"
+            for one in _drawn(reader)
+            if len(one.rows) < one.total
+        ),
     ]
     if recording is not None and num_between < len(recording) - 1:
         facts.append(f"{num_between} of {len(recording)} recorded steps are shown")
@@ -158,10 +167,70 @@ def _drawn(reader: SceneReader) -> list[Group | Links]:
     return [*reader.groups, *reader.links]
 
 
-def _left_out(reader: SceneReader) -> list[str]:
-    """A sentence for each group and factor of which not all is drawn."""
-    return [
-        f"{len(one.rows):,} of {one.total:,} {one.noun}s are drawn"
-        for one in _drawn(reader)
-        if len(one.rows) < one.total
-    ]
+IMAGES = "image"
+POINTS = "point"
+
+
+def scene_of_models(before: Model, summary: Summary, *, title: str = "") -> Scene:
+    """Return the scene of an adjustment: images as cameras, points by reprojection error.
+
+    Args:
+        before: The model that was given.
+        summary: What `caspar.colmap.bundle_adjustment` returned for it.
+        title: What it is.
+    """
+    after = summary.model
+    images = thinned(len(after.images.ids), MAX_CAMERAS)
+    points = thinned(len(after.points.ids), MAX_POINTS)
+    groups = (
+        Group(
+            name=IMAGES,
+            kind=GroupKind.CAMERAS,
+            rows=images,
+            total=len(after.images.ids),
+            noun="image",
+            labels=tuple(after.images.names[row] for row in images.tolist()),
+        ),
+        Group(POINTS, GroupKind.POINTS, points, len(after.points.ids), "point"),
+    )
+    # of points that the adjustment has removed nothing is drawn
+    image_rows = rows_of(before.images.ids, after.images.ids[images])
+    point_rows = rows_of(before.points.ids, after.points.ids[points])
+    sizes = [count_text(group.total, group.noun) for group in groups]
+    return Scene(
+        title=title or ", ".join(sizes),
+        facts=(
+            ", ".join([*sizes, count_text(after.num_observations, "observation")]),
+            f"cost {cost_text(summary.initial_cost)} to {cost_text(summary.final_cost)} in "
+            f"{count_text(len(summary.result.iterations), 'iteration')} "
+            f"({summary.result.status.name})",
+            *(
+                f"{len(group.rows):,} of {group.total:,} {group.noun}s are drawn"
+                for group in groups
+                if len(group.rows) < group.total
+            ),
+        ),
+        unit="px",
+        is_planar=False,
+        groups=groups,
+        links=(),
+        states=(
+            _state("start", summary.initial_cost, before, image_rows, point_rows),
+            _state("solution", summary.final_cost, after, images, points),
+        ),
+    )
+
+
+def _state(label: str, cost: float, model: Model, images: Rows, points: Rows) -> State:
+    seen = observations_of(model)
+    errors = mean_errors(model, seen)
+    stored = model.images.cam_from_world[:, [1, 2, 3, 0, 4, 5, 6]]
+    poses = invert_se3(stored[images])
+    return State(
+        label=label,
+        cost=cost,
+        places={IMAGES: poses[:, 4:], POINTS: model.points.xyz[points]},
+        turns={IMAGES: poses[:, :4]},
+        segments={},
+        errors={POINTS: np.where(errors < 0.0, np.nan, errors)[points]},
+    )

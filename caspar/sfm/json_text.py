@@ -19,7 +19,7 @@ from caspar.errors import FileFormatError
 from caspar.io.compressed import open_for_reading
 
 LARGEST_BYTES = 1 << 30
-"""Of a file; Python objects take some times as much memory."""
+"""The largest file that is read; its Python objects take several times as much memory."""
 
 _CHUNK_BYTES = 1 << 20
 _SHOWN = 60
@@ -27,12 +27,6 @@ _SHOWN = 60
 
 def read_json(path: str) -> Any:
     """Read a file of JSON.
-
-    Args:
-        path: the file; plain, bzip2 or gzip.
-
-    Returns:
-        What it holds.
 
     Raises:
         FileFormatError: it is no JSON, is too large or too deeply nested, or has NaN or infinity.

@@ -31,7 +31,7 @@ _CONSTANT_KINDS = {
     ArgumentKind.NODE_SHARED: ArgumentKind.CONST_INDEXED,
     ArgumentKind.NODE_UNIQUE: ArgumentKind.CONST_UNIQUE,
 }
-"""What an argument becomes if all of its nodes are held."""
+"""The kind of an argument if all of its nodes are held."""
 
 
 def types_to_hold(

@@ -6,17 +6,18 @@ Input: the system of a problem, just scored. Output: an `Evaluation`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.equations.factor_kernels import residual_kernel
 from caspar.equations.parts import FactorPart
-from caspar.frontend.factors.own_unknowns import own_values
+from caspar.frontend.factors.own_unknowns import with_rows
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.frontend.precision import TYPES
+from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from caspar.solver.normal.instance_kernels import InstanceKernels
 
 Floats = NDArray[np.float64]
+
+CELL_ROUNDING = 1e-6
+"""Widths of a cell by which a place may be outside of it without a remark."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,8 @@ class Evaluation:
     _residuals: Mapping[str, Floats] = field(repr=False)
     _weights: Mapping[str, Floats] = field(repr=False)
     _unknowns: Mapping[str, Mapping[str, Floats]] = field(repr=False)
+    _coordinates: Mapping[str, Mapping[str, Floats]] = field(repr=False)
+    _refused: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Let mappings suggest names."""
@@ -125,11 +131,81 @@ class Evaluation:
             >>> caspar.Solver(sight).evaluate(arrays).unknowns("sight", "depth").round(3)
             array([[2.]])
         """
+        return self._by_argument(self._unknowns, factor, argument, "TunableSequential argument")
+
+    def coordinates(self, factor: str, argument: str) -> Floats:
+        """Return where each instance looks a table of unknowns up, for `caspar.grid_patch`.
+
+        Args:
+            factor: Its name.
+            argument: A `caspar.Grid` that is marked `caspar.TunableShared`.
+
+        Returns:
+            (m, dims), in the order of the factor's arrays, on the host, in float64. If the factor
+            looks it up at several places: (m, places, dims).
+
+        Raises:
+            InputError: There is no such factor or argument.
+
+        Example:
+            >>> from typing import Annotated
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Curve(caspar.Grid, dims=1): ...
+            >>> class Shift(sf.V1): ...
+            >>> @caspar.factor
+            ... def sample(curve: Annotated[Curve, caspar.TunableShared],
+            ...            shift: Annotated[Shift, caspar.TunableUnique],
+            ...            x: Annotated[sf.Scalar, caspar.ConstSequential]) -> sf.V1:
+            ...     return sf.V1(curve.at(x + shift[0]))
+            >>> sampled = {"curve": caspar.grid_patch(Curve, (3,), [0.5, 1.0]), "x": [0.5, 1.0]}
+            >>> arrays = {"Curve": [[0.0]] * 3, "Shift": [[0.75]], "sample": sampled}
+            >>> caspar.Solver(sample).evaluate(arrays).coordinates("sample", "curve").ravel()
+            array([1.25, 1.75])
+        """
+        return self._by_argument(self._coordinates, factor, argument, "table of unknowns")
+
+    def refused(self, factor: str) -> NDArray[np.bool_]:
+        """Return which instances are left out: they look up outside of a table that refuses that.
+
+        Args:
+            factor: Its name. Tables of a class with `border="refuse"` count.
+
+        Returns:
+            (m,), in the order of its arrays, on the host.
+
+        Raises:
+            InputError: There is no such factor.
+
+        Example:
+            >>> from typing import Annotated
+            >>> import caspar
+            >>> import symforce.symbolic as sf
+            >>> class Place(sf.V1): ...
+            >>> class Depth(caspar.Grid, dims=1, border="refuse"): ...
+            >>> @caspar.factor
+            ... def sounding(place: Annotated[Place, caspar.TunableUnique],
+            ...              offset: Annotated[sf.Scalar, caspar.ConstSequential],
+            ...              depth: Annotated[Depth, caspar.ConstUnique]) -> sf.V1:
+            ...     return sf.V1(depth.at(place[0] + offset) - 1)
+            >>> given = {"offset": [0.0, 2.0], "depth": [0.0, 2.0]}
+            >>> arrays = {"Place": [[0.5]], "sounding": given}
+            >>> caspar.Solver(sounding).evaluate(arrays).refused("sounding")
+            array([False,  True])
+        """
         if factor not in self._residuals:
             raise unknown_name(factor, "factor", self._residuals)
-        found = self._unknowns.get(factor, {})
+        none = np.zeros(len(self._residuals[factor]), np.bool_)
+        return self._refused.get(factor, none).copy()
+
+    def _by_argument(
+        self, arrays: Mapping[str, Mapping[str, Floats]], factor: str, argument: str, what: str
+    ) -> Floats:
+        if factor not in self._residuals:
+            raise unknown_name(factor, "factor", self._residuals)
+        found = arrays.get(factor, {})
         if argument not in found:
-            raise unknown_name(argument, f"TunableSequential argument of factor {factor}", found)
+            raise unknown_name(argument, f"{what} of factor {factor}", found)
         return found[argument].copy()
 
     def _of(self, arrays: Mapping[str, Floats], factor: str) -> Floats:
@@ -173,17 +249,20 @@ class Residuals:
 
     Args:
         backend: Where they are evaluated.
+
+    Attributes:
+        backend: As given.
     """
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self.backend = backend
 
     @cached_property
     def _kernels(self) -> "InstanceKernels":
         from caspar.solver.normal.instance_kernels import InstanceKernels
 
         makers = {"residuals": partial(residual_kernel, types=TYPES[Precision.FLOAT64])}
-        return InstanceKernels(self._backend, "residuals", makers)
+        return InstanceKernels(self.backend, "residuals", makers)
 
     def of(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, Floats]:
         """Return (m, residual_dim) residuals by factor, on the host.
@@ -197,8 +276,8 @@ class Residuals:
         bare = [replace(factor, loss=None, terms=()) for factor in factors]
         self._kernels.load(bare, ["residuals"])
         if problem.is_parted:
-            problem = problem.joined(cast(Member, self._backend))
-        backend = self._backend
+            problem = problem.joined(cast(Member, self.backend))
+        backend = self.backend
         values = {name: Packed.of(backend, rows) for name, rows in problem.values.items()}
         found = {}
         for factor in bare:
@@ -235,7 +314,7 @@ def evaluation(
     if not system.is_mixed:
         found = {one.name: system.findings.residual_rows(one.name) for one in present}
     if not system.communicator.is_first:
-        return Evaluation(costs, {}, {}, {}, {})
+        return Evaluation(costs, {}, {}, {}, {}, {})
     if system.is_mixed:
         found = exact.of(present, problem)
     residuals, weights = {}, {}
@@ -250,27 +329,122 @@ def evaluation(
             if term in constants
         }
         weights[name] = _weights(factor, terms, rows)
+    unknowns = _by_argument([(one, one.own) for one in present], problem, exact)
+    places = _by_argument([(one, one.looked_up) for one in present], problem, exact)
+    coordinates = {
+        factor.name: {
+            source: _of_places(rows, factor.patches[source].dims)
+            for source, rows in places[factor.name].items()
+        }
+        for factor in present
+        if factor.name in places
+    }
+    refused = _refused(present, problem, exact)
     return Evaluation(
-        costs, loss_names(factors), residuals, weights, _unknowns(present, problem, exact)
+        costs, loss_names(factors), residuals, weights, unknowns, coordinates, refused
     )
 
 
-def _unknowns(
-    factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
+def _by_argument(
+    named: Sequence[tuple[TracedFactor, Sequence[tuple[str, tuple[Any, ...]]]]],
+    problem: Problem,
+    exact: Residuals,
 ) -> dict[str, dict[str, Floats]]:
-    """Unknowns that instances own, by factor and argument."""
-    owners = [own_values(factor) for factor in factors if len(factor.own) > 0]
+    """Expressions of each instance, by factor and argument: (m, expressions)."""
+    owners = [with_rows(factor, rows) for factor, rows in named if len(rows) > 0]
     if len(owners) == 0:
         return {}
-    rows = exact.of(owners, problem)
     found: dict[str, dict[str, Floats]] = {}
-    for factor in factors:
+    values = exact.of(owners, problem)
+    for factor, rows in named:
         first = 0
-        for source, scalars in factor.own:
-            part = rows[factor.name][:, first : first + len(scalars)]
+        for source, scalars in rows:
+            part = values[factor.name][:, first : first + len(scalars)]
             found.setdefault(factor.name, {})[source] = part
             first += len(scalars)
     return found
+
+
+def _refused(
+    factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
+) -> dict[str, NDArray[np.bool_]]:
+    """(m,) instances that are left out, by factors of which some may be."""
+    found = _by_argument(
+        [(one, [("", one.inside)]) for one in factors if one.inside], problem, exact
+    )
+    return {name: np.any(rows[""] < 0.5, axis=1).astype(bool) for name, rows in found.items()}
+
+
+def remarks_on_refused(
+    factors: Sequence[TracedFactor],
+    problem: Problem,
+    values: Mapping[str, Array],
+    exact: Residuals,
+) -> tuple[str, ...]:
+    """Remarks on how many instances are left out, as they look up outside of a table.
+
+    Args:
+        factors: All factors of the solver.
+        problem: The arrays of a solve.
+        values: Those of node types that moved, at its end.
+        exact: Evaluates coordinates.
+    """
+    present = [one for one in factors if one.inside and problem.factors[one.name].count > 0]
+    if len(present) == 0:
+        return ()
+    moved = replace(problem, values={**problem.values, **values})
+    counts = {name: int(one.sum()) for name, one in _refused(present, moved, exact).items()}
+    return tuple(
+        f"factor {name}: {count:,} of {problem.factors[name].count:,} instances look up outside of "
+        "their table at these values and are left out. They cost nothing, so a lower cost is no "
+        "better fit if there are more of them; Solver.evaluate(...).refused has which"
+        for name, count in counts.items()
+        if count > 0
+    )
+
+
+def _of_places(rows: Floats, dims: int) -> Floats:
+    return rows if rows.shape[1] == dims else rows.reshape(len(rows), -1, dims)
+
+
+def remarks_on_patches(
+    factors: Sequence[TracedFactor],
+    problem: Problem,
+    values: Mapping[str, Array],
+    exact: Residuals,
+) -> tuple[str, ...]:
+    """Remarks on instances that left the cells that their patches were chosen for.
+
+    Args:
+        factors: All factors of the solver.
+        problem: The arrays of a solve.
+        values: Those of node types that moved, at its end.
+        exact: Evaluates coordinates.
+    """
+    present = [one for one in factors if one.patches and problem.factors[one.name].count > 0]
+    if len(present) == 0:
+        return ()
+    from caspar.frontend.patches import beyond_cells
+
+    moved = replace(problem, values={**problem.values, **values})
+    remarks = []
+    found = _by_argument([(one, beyond_cells(one)) for one in present], moved, exact)
+    for factor in present:
+        counts = np.ones(len(next(iter(found[factor.name].values()))), bool)
+        weights = problem.factors[factor.name].constants.get(WEIGHT)
+        if weights is not None:
+            counts = np.asarray(on_host(exact.backend, weights.rows))[:, 0] > 0.0
+        for source, rows in found[factor.name].items():
+            beyond = rows[:, 0][counts & (rows[:, 0] > CELL_ROUNDING)]
+            if len(beyond) > 0:
+                remarks.append(
+                    f"factor {factor.name}, argument {source}: {len(beyond):,} of {len(rows):,} "
+                    "instances left the cell of the table that their patch was chosen for, by up "
+                    f"to {beyond.max():.2g} of its width; there the cell's polynomial goes on. "
+                    "Choose patches anew with caspar.grid_patch and the coordinates that "
+                    "Solver.evaluate finds, and solve again"
+                )
+    return tuple(remarks)
 
 
 def _weights(factor: TracedFactor, terms: Mapping[str, Floats], residuals: Floats) -> Floats:

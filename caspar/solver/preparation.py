@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 Signature = tuple[object, ...]
-"""What two problems of the same structure have in common."""
+"""A key that is equal for problems of the same structure."""
 
 MAX_KEPT = 4
 """Systems of small problems that are kept: a loop often alternates between a few structures."""

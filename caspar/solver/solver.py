@@ -12,6 +12,7 @@ from caspar.frontend.factors.factor import Factor
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     BackendChoice,
+    BackendName,
     GaugeName,
     HessianName,
     JacobianChoice,
@@ -105,7 +106,7 @@ class Solver(Remade):
         self,
         factors: Sequence[Factor] | Factor,
         *,
-        backend: str | BackendChoice | Backend = "auto",
+        backend: BackendName | BackendChoice | Backend = "auto",
         precision: PrecisionName | Precision = "auto",
         linear_solver: LinearSolverName | LinearSolverChoice = "auto",
         jacobian: JacobianName | JacobianChoice = "auto",
@@ -150,7 +151,6 @@ class Solver(Remade):
         else:
             from caspar.solver.ranks.devices import devices_of
 
-            recipe.refuse_tables("Solver(devices=...)")
             self.backend, shared = devices_of(devices, backend)
         own_precision, kinds = is_auto(precision), self.constraint_kinds
         solved = recipe

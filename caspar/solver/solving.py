@@ -21,6 +21,8 @@ from caspar.solver.evaluation import (
     evaluation,
     final_costs,
     loss_names,
+    remarks_on_patches,
+    remarks_on_refused,
 )
 from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.problem import Problem
@@ -145,7 +147,9 @@ def _solved(
     if _may_be_without_pull(course, crew):
         found = evaluation(factors, problem, system, backend, session.exact)
         if system.communicator.is_first:
-            is_pulled = any(found.weights(one.name).any() for one in factors)
+            is_pulled = any(
+                (~found.refused(one.name)[found.weights(one.name) != 0.0]).any() for one in factors
+            )
             status = status if is_pulled else SolveStatus.NO_RESIDUALS
         # the others wait until the first device has evaluated: they launch nothing meanwhile
         status = system.communicator.broadcast(status)
@@ -159,6 +163,8 @@ def _solved(
     if session.ranks is None:
         taking_part = active.recipe.factors, active.recipe.nodes
         remarks = (*remarks, *session.remarks_on_parts.of(system.plan, *taking_part, problem))
+        for of_tables in (remarks_on_patches, remarks_on_refused):
+            remarks = (*remarks, *of_tables(factors, problem, moved, session.exact))
     log_end(status.name, len(course.records), course.initial_cost, final_cost)
     return SolveResult(
         status=status,
@@ -202,11 +208,14 @@ def _for_others(session: Session, crew: Crew, found: SolveResult | None) -> Solv
 def _may_be_without_pull(course: Course, crew: Crew) -> bool:
     """Return whether losses may weigh every residual by 0 at the start: no gradient is left.
 
-    False if this process has only a part of the residuals.
+    Or whether all instances may look up outside of tables that refuse that. False if this process
+    has only a part of the residuals.
     """
+    factors, is_spread = crew.reading.active.recipe.factors, crew.reading.is_spread
+    if course.cost == 0.0 and all(one.inside for one in factors):
+        return course.end.is_success and not is_spread
     if course.status is not SolveStatus.CONVERGED_GRADIENT or len(course.records) > 1:
         return False
-    factors, is_spread = crew.reading.active.recipe.factors, crew.reading.is_spread
     all_have_losses = all(one.loss is not None for one in factors)
     return all_have_losses and course.cost > 0.0 and not is_spread
 

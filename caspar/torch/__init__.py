@@ -8,8 +8,7 @@ load PyTorch; `import caspar.torch` does. See `docs/guide/gradients.md`.
 from caspar.errors import MissingPackageError
 
 try:
-    from caspar.torch.functions import call, residuals
-    from caspar.torch.solving import solve
+    from caspar.torch.functions import call, residuals, solve
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "torch":
         raise

@@ -37,10 +37,10 @@ CENTRAL_PERCENT = 96.0
 """Part of the points, along each axis, that the box is fitted to."""
 
 ROOM = 0.1
-"""What is drawn beyond that box, relative to its longest side."""
+"""Margin that is drawn around that box, relative to its longest side."""
 
 ROOM_FOR_START = 0.3
-"""What is added to it at most where the start lies outside of the solution."""
+"""The box grows by at most this share of its longest side, to show a start outside of it."""
 
 _LEAST_AGREEMENT = 0.1
 """Length of the mean of unit vectors below which it says nothing."""

@@ -14,6 +14,7 @@ from caspar.arrays.convert import shared_backend
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import WriteSequential
+from caspar.options import BackendName
 from tests.support_memory import Placement, place
 
 SIZES = (0, 1, 31, 33, 257, 1025)
@@ -47,7 +48,7 @@ def memory(array: BlockedArray) -> NDArray[Any]:
     return shared_backend("cpu" if array.device == "cpu" else "cuda").to_host(array.buffer)
 
 
-def check_round_trip(backend: str, length: int, dim: int, dtype: DType) -> None:
+def check_round_trip(backend: BackendName, length: int, dim: int, dtype: DType) -> None:
     """Rows to blocked and back; every scalar is where the layout says."""
     rows = rows_of_size(length, dim, dtype)
     array = BlockedArray.from_rows(rows, backend=backend)
@@ -70,7 +71,7 @@ def check_round_trip(backend: str, length: int, dim: int, dtype: DType) -> None:
     assert_array_equal(array.to_numpy(), np.full_like(rows, GUARD))
 
 
-def check_window(backend: str, length: int, dim: int, dtype: DType) -> None:
+def check_window(backend: BackendName, length: int, dim: int, dtype: DType) -> None:
     """Part of an array is read and written; nothing around it changes."""
     old = rows_of_size(length + SPARE, dim, dtype, 1)
     whole = BlockedArray.from_rows(old, backend=backend)

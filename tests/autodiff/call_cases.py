@@ -7,8 +7,7 @@ import numpy as np
 import symforce.symbolic as sf
 
 import caspar
-from caspar.autodiff.call import Call, rows_of
-from caspar.autodiff.passed import passed_to_kernel
+from caspar.autodiff.call import Call, passed_to_kernel, rows_of
 
 COUNT = 300
 """Items: more than a tile of the processor's kernels, or of CUDA's."""

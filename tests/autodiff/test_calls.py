@@ -10,9 +10,8 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.autodiff import passed
-from caspar.autodiff.call import Call, lengths_of
-from caspar.autodiff.passed import passed_to_factor, passed_to_kernel
+from caspar.autodiff import call as calls
+from caspar.autodiff.call import Call, lengths_of, passed_to_factor, passed_to_kernel
 from caspar.codegen.targets import TARGETS
 from caspar.errors import InputError, KernelError, MissingPackageError
 from caspar.frontend.kernels.pulled import pulled_kernel
@@ -31,7 +30,7 @@ needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ comp
 @pytest.fixture(params=["cpu", pytest.param("harness", marks=needs_compiler)])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The processor, or CUDA's text on it."""
-    monkeypatch.setattr(passed, "_KNOWN", {})
+    monkeypatch.setattr(calls, "_KNOWN", {})
     if request.param == "harness":
         use_backend(monkeypatch, HarnessBackend())
     return str(request.param)

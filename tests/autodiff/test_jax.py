@@ -10,11 +10,16 @@ import caspar
 from caspar.errors import InputError
 from tests.autodiff.jax_cases import wide  # noqa: F401
 from tests.batch import test_batch_gradients as batches
+from tests.solver import test_lookups as lookups
 from tests.solver.gradients.gradient_cases import curve_fit, decay
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
-TIGHT = {"cost_tolerance": 1e-30, "gradient_tolerance": 1e-30, "step_tolerance": 1e-15}
+TIGHT: dict[str, Any] = {
+    "cost_tolerance": 1e-30,
+    "gradient_tolerance": 1e-30,
+    "step_tolerance": 1e-15,
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +53,22 @@ def test_check_grads(solver: caspar.Solver) -> None:
     arrays = curve_fit().arrays
     y, weight = (jax.numpy.asarray(arrays["decay"][name]) for name in ("y", "weight"))
     check_grads(lambda *given: fitted(solver, *given), (y, weight), 1, ("rev",), eps=1e-3)
+
+
+def test_tables_have_gradients() -> None:
+    arrays = lookups.problem()
+    solver = caspar.Solver([lookups.aligned], backend="cpu", precision="float64")
+    cotangents = {"Shift": np.array([[1.0, -2.0]])}
+    expected = solver.gradient(solver.solve(arrays), cotangents)["aligned"]["picture"]
+    own = arrays["aligned"]
+
+    def moved(values: Any) -> Any:
+        given = {**own, "picture": {**own["picture"], "values": values}}
+        found = caspar.jax.solve(solver, {**arrays, "aligned": given})["Shift"]
+        return (found * cotangents["Shift"]).sum()
+
+    derived = jax.grad(moved)(jax.numpy.asarray(own["picture"]["values"]))
+    np.testing.assert_allclose(derived, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_vmap_runs_one_solve_after_the_other(solver: caspar.Solver) -> None:

@@ -15,7 +15,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 def called(passed: Any, arrays: dict[str, Any]) -> Any:
     """Outputs of `mixed` with some values replaced by JAX arrays."""
-    arguments = {
+    arguments: dict[str, Any] = {
         name: {**one, "values": arrays.get(name, one["values"])}
         if isinstance(one, dict)
         else arrays.get(name, one)

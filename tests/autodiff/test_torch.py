@@ -14,7 +14,11 @@ from tests.solver.gradients.gradient_cases import CASES, curve_fit, decay, rangi
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-TIGHT = {"cost_tolerance": 1e-30, "gradient_tolerance": 1e-30, "step_tolerance": 1e-15}
+TIGHT: dict[str, Any] = {
+    "cost_tolerance": 1e-30,
+    "gradient_tolerance": 1e-30,
+    "step_tolerance": 1e-15,
+}
 
 
 def tensors(tree: Any) -> Any:

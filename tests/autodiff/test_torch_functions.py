@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 def called(passed: Any, tensors: dict[str, Any]) -> Any:
     """Outputs of `mixed` with some values replaced by tensors."""
-    arguments = {
+    arguments: dict[str, Any] = {
         name: {**one, "values": tensors.get(name, one["values"])}
         if isinstance(one, dict)
         else tensors.get(name, one)

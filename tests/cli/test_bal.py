@@ -201,7 +201,7 @@ class TestBal:
         def full(*arguments: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("caspar.cli.outputs.write_bal", full)
+        monkeypatch.setattr("caspar.cli.bal.write_bal", full)
         paths = {"--json": tmp_path / "a.json", "--out": tmp_path / "b.txt"}
         arguments = [part for option, path in paths.items() for part in (option, path)]
         assert run("bal", problem_file, *arguments) == 2

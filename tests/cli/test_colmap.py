@@ -10,7 +10,7 @@ import pytest
 from caspar.cli.app import main
 from caspar.cli.colmap import COLMAP_FLAGS, COLMAP_FORMATS, COLMAP_GAUGES, COLMAP_LOSSES
 from caspar.colmap import BundleAdjustmentOptions, Gauge, LossFunction, ModelFormat, read_model
-from caspar.colmap.priors.alignment import centres
+from caspar.colmap.priors.arrays import centres
 from tests.colmap.models import CERES, SYNTHETIC, equal_arrays
 
 MODEL = SYNTHETIC / "rigs"

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from caspar.cli import main
-from caspar.cli.graph.command import GRAPH_LOSSES, INITIALIZE
+from caspar.cli.graph import GRAPH_LOSSES, INITIALIZE
 from caspar.io import read_pose_graph
 from caspar.loss import losses
 from caspar.pose_graph import Initialize, chi2

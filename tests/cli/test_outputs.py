@@ -303,7 +303,7 @@ class TestInterrupts:
         def interrupted(*arguments: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("caspar.cli.bal.text_report", interrupted)
+        monkeypatch.setattr("caspar.cli.outputs.text_report", interrupted)
         path = problem.with_name("solved.txt")
         assert run("bal", problem, "--out", path) == 130
         assert capsys.readouterr().err.endswith(f"caspar: interrupted; written: {path}\n")

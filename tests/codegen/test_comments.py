@@ -8,7 +8,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.codegen.comments import MAX_COMMENT, comment_text
+from caspar.codegen.body import MAX_COMMENT, comment_text
 from caspar.codegen.cuda.header import HEADER
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel

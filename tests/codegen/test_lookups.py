@@ -16,7 +16,7 @@ from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
 from caspar.frontend.grids import Grid
 from caspar.frontend.symbolic.derive import gradient
-from caspar.frontend.symbolic.lookups import Border, Lookup, Method, lower_lookup
+from caspar.frontend.symbolic.lookups import Border, Lookup, Method, lower_inside, lower_lookup
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.ir.graph import Graph
@@ -38,7 +38,7 @@ Array = NDArray[Any]
 SIZES = (4, 5, 6)
 NUM_TABLES = 3
 CHANNELS = 2
-LOOKUPS = [Lookup(*one, 1, CHANNELS) for one in product(Method, Border)]
+LOOKUPS = [Lookup(*one, 1, CHANNELS) for one in product(Method, (Border.CLAMP, Border.ZERO))]
 
 FORMULAS: dict[Method, dict[int, Polynomial]] = {
     Method.LINEAR: {0: Polynomial([1, -1]), 1: Polynomial([0, 1])},
@@ -189,6 +189,38 @@ def test_numpy_agrees_with_the_formula() -> None:
     found = evaluate_graph(graph_of(3), inputs, chunks, {"tables": given.starts})
     truth = np.concatenate([given.truth(lookup) for lookup in LOOKUPS], axis=1)
     assert_allclose(found["results"], truth, 0, 1e-13)
+
+
+def inside_kernel() -> KernelSpec:
+    """1 for places in their tables."""
+    kernel = KernelBuilder("inside", DType.FLOAT64)
+    places = kernel.read("places", 2, DType.FLOAT64, ReadRows())
+    (first,) = kernel.read("tables", 1, DType.FLOAT64, ReadIndexed())
+    flag = lower_inside(kernel.graph, [first.value, *(place.value for place in places)])
+    kernel.write("results", [Scalar(kernel.graph, flag)], DType.FLOAT64, WriteRows())
+    return kernel.build()
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "numpy"])
+def test_places_in_tables_are_told_apart(target: str) -> None:
+    if target == "cuda" and find_compiler() is None:
+        pytest.skip("no C++ compiler on this machine")
+    spec, given = inside_kernel(), problem(2, DType.FLOAT64)
+    given.places[:4] = [[0, 0], [4, 3], [4, 3.0000001], [-1e-9, 1]]
+    given.places[4:8] = [[np.inf, 1], [1, -np.inf], [np.nan, 1], [1e300, 1]]
+    places = given.places
+    truth = ((places >= 0) & (places <= [4, 3])).all(axis=1).astype(float)
+    truth[6] = np.nan
+    if target == "numpy":
+        verify_graph(spec.graph)
+        assert print_graph(parse_graph(print_graph(spec.graph))) == print_graph(spec.graph)
+        inputs = {"places": places, "tables": given.memory.reshape(1, -1)}
+        lengths = {"places": 2, "results": 2}
+        found = evaluate_graph(spec.graph, inputs, lengths, {"tables": given.starts})["results"]
+    else:
+        backend = CpuBackend() if target == "cpu" else HarnessBackend()
+        found = run(backend, target, spec, given)
+    assert_allclose(found[:, 0], truth, 0, 0)
 
 
 def test_text_and_rules_know_lookups() -> None:

@@ -1,6 +1,6 @@
 """What comes of the sums over a node's items is computed once for the node, not for each item."""
 
-from caspar.codegen.cpu.node_parts import Part, node_parts
+from caspar.codegen.cpu.kernel import Part, node_parts
 from caspar.codegen.targets import TARGETS
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op

@@ -487,7 +487,7 @@ def test_contradictions_are_refused() -> None:
         ),
         (
             lambda: adjusted(synthetic("rigs"), loss_function_type="TUKEY"),
-            "'TUKEY': it must be one of 'TRIVIAL', 'SOFT_L1', 'CAUCHY', 'HUBER'",
+            "'TUKEY': must be one of 'TRIVIAL', 'SOFT_L1', 'CAUCHY', 'HUBER'",
         ),
         (lambda: BundleAdjustmentConfig(images=HALF_AN_ID), "must be a collection of ids"),
         (

@@ -373,7 +373,7 @@ def test_missing_files(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="format='ply': it must be one of 'binary', 'text'"):
+    with pytest.raises(OptionError, match="format='ply': must be one of 'binary', 'text'"):
         write_model(tiny(), tmp_path, "ply")
     with pytest.raises(OptionError, match="path=3: it must be a str"):
         read_model(3)  # type: ignore[arg-type]

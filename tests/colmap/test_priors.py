@@ -18,7 +18,7 @@ from caspar.colmap import (
     bundle_adjustment,
 )
 from caspar.colmap.adjust.observations import TO_XYZW
-from caspar.colmap.priors.alignment import (
+from caspar.colmap.priors.arrays import (
     Similarity,
     centres,
     moved,

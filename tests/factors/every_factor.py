@@ -7,7 +7,7 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
-from caspar.factors import preintegration
+from caspar.factors import inertial
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import trace
 from tests.frontend.factors.residuals import random_storage
@@ -113,7 +113,7 @@ def special_values(
     if "motion" in values:
         rates, forces = random.normal(size=(2, count, 30, 3))
         noise = factors.ImuNoise(0.01, 0.1)
-        summed = preintegration.preintegrate_steps(rates, forces, np.full((count, 30), 0.01), noise)
+        summed = inertial.preintegrate_steps(rates, forces, np.full((count, 30), 0.01), noise)
         arrays = summed.arrays()
         roots = arrays["sqrt_information"].transpose(0, 2, 1)
         made |= {"motion": arrays["motion"], "sqrt_information": roots.reshape(count, -1) / 100.0}

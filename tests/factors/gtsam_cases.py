@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from caspar.io.rigid_motions import compose_se2, compose_se3
+from caspar.io.rotations import compose_se2, compose_se3
 
 Array = NDArray[np.float64]
 Inputs = dict[str, Array]

@@ -155,7 +155,7 @@ def test_wrong_markers() -> None:
 def test_wrong_choices() -> None:
     with expect(
         OptionError,
-        r"noise='sigmas': it must be one of 'sigma', 'sqrt_information', "
+        r"noise='sigmas': must be one of 'sigma', 'sqrt_information', "
         r"'unit'",
     ):
         factors.prior(noise="sigmas")  # type: ignore[arg-type]

@@ -150,5 +150,5 @@ def test_the_error_of_gtsams_documentation() -> None:
 
 @pytest.mark.parametrize("maker", [factors.prior, factors.between])
 def test_a_chart_that_does_not_exist(maker: Any) -> None:
-    with pytest.raises(OptionError, match=r"chart='log': it must be one of 'product', 'logarithm'"):
+    with pytest.raises(OptionError, match=r"chart='log': must be one of 'product', 'logarithm'"):
         maker(chart="log")

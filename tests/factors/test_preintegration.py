@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.errors import InputError
-from caspar.factors.preintegration import Preintegration
+from caspar.factors.inertial import Preintegration
 
 Array = NDArray[np.floating[Any]]
 

@@ -14,7 +14,7 @@ import caspar
 from caspar.errors import InputError
 from caspar.initialize import chordal
 from caspar.io import PoseGraph, PoseGraphKind, read_g2o
-from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
+from caspar.io.rotations import compose_se2, compose_se3, invert_se2, invert_se3
 from examples import pose_graph, pose_graph_3d
 
 DATA = Path(__file__).parents[2] / "data"

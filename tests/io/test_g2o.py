@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError, OptionError
 from caspar.io import PoseGraph, PoseGraphKind, read_g2o, write_g2o
-from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
-from caspar.io.rotations import quaternion_from_angle_axis
+from caspar.io.rotations import (
+    compose_se2,
+    compose_se3,
+    invert_se2,
+    invert_se3,
+    quaternion_from_angle_axis,
+)
 from tests.io.g2o_files import (
     DATA,
     INFORMATION_SE2,

@@ -23,8 +23,13 @@ from caspar.io import (
     write_toro,
 )
 from caspar.io.graphs.toro import euler_from_storage, storage_from_euler
-from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
-from caspar.io.rotations import quaternion_from_angle_axis
+from caspar.io.rotations import (
+    compose_se2,
+    compose_se3,
+    invert_se2,
+    invert_se3,
+    quaternion_from_angle_axis,
+)
 from tests.io.g2o_files import DATA, INFORMATION_SE2, LINES_SE2
 from tests.io.graph_files import (
     GTSAM_TEXT,

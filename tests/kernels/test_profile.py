@@ -14,8 +14,7 @@ import caspar
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
 from caspar.kernels.call.call import operands_of
-from caspar.kernels.measure.profile import RUNS, KernelProfile, on_copies
-from caspar.kernels.measure.traffic import Traffic
+from caspar.kernels.measure.profile import RUNS, KernelProfile, Traffic, on_copies
 from caspar.options import BackendChoice
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.occupancy import Occupancy

@@ -10,7 +10,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.codegen.source import KernelSource
-from caspar.kernels.call.tuning import MeasuredSizes, best_size
+from caspar.kernels.call.compiled import MeasuredSizes, best_size
 from caspar.kernels.kernel import Kernel
 from caspar.runtime.backend import Kernel as LoadedKernel
 from tests.harness_backend import HarnessBackend, HarnessKernel

@@ -12,10 +12,10 @@ import caspar
 from caspar.errors import InputError, OptionError
 from caspar.io import PoseGraph, read_g2o, read_pose_graph, write_g2o
 from caspar.io.graphs.pose_graph import SensorEdges, no_sensor_edges
-from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
+from caspar.io.rotations import compose_se2, compose_se3, invert_se2, invert_se3
 from caspar.pose_graph import chi2, chi2_by_kind, problem, solve, start_poses
 from caspar.pose_graph.problem import connected_parts
-from caspar.pose_graph.start import can_grow, part_of
+from caspar.pose_graph.start import InitializeName, can_grow, part_of
 from examples import landmark_map
 from tests.io.g2o_files import DATA
 from tests.io.graph_files import PLANE, SPACE
@@ -114,7 +114,7 @@ class TestStart:
         np.testing.assert_array_equal(again.graph.poses, start.graph.poses)
 
     @pytest.mark.parametrize("choice", ["file", "tree", "chordal", "grow"])
-    def test_all_reach_the_optimum(self, choice: str) -> None:
+    def test_all_reach_the_optimum(self, choice: InitializeName) -> None:
         graph = read_g2o(DATA / "smallGrid3D.g2o.bz2")
         summary = solve(graph, initialize=choice, backend="cpu")
         assert summary.start.choice.value == choice
@@ -137,8 +137,8 @@ class TestStart:
 
     def test_wrong(self, tmp_path: Path) -> None:
         graph = graph_of(tmp_path, PLANE)
-        with pytest.raises(OptionError, match="initialize='spectral': it must be one of 'auto'"):
-            start_poses(graph, "spectral")
+        with pytest.raises(OptionError, match="initialize='spectral': must be one of 'auto'"):
+            start_poses(graph, "spectral")  # type: ignore[arg-type]
         apart = replace(graph, index_a=graph.index_a[:1], index_b=graph.index_b[:1])
         apart = replace(
             apart,

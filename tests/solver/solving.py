@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.problems import EXAMPLES
 
@@ -22,7 +22,9 @@ ON_BACKENDS = pytest.mark.parametrize(
 
 @cache
 def solver(
-    factors: tuple[caspar.Factor, ...], precision: PrecisionName = "float64", backend: str = "cpu"
+    factors: tuple[caspar.Factor, ...],
+    precision: PrecisionName = "float64",
+    backend: BackendName = "cpu",
 ) -> caspar.Solver:
     """A solver of these factors, made once."""
     return caspar.Solver(factors, backend=backend, precision=precision)
@@ -32,7 +34,7 @@ def solve_example(
     name: str,
     arrays: Mapping[str, Any],
     precision: str = "float64",
-    backend: str = "cpu",
+    backend: BackendName = "cpu",
     **options: Any,
 ) -> caspar.SolveResult:
     """Solve arrays of one of `tests.problems.EXAMPLES`."""

@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.errors import InputError
-from caspar.options import LinearSolverName, PrecisionName
+from caspar.options import BackendName, LinearSolverName, PrecisionName
 from tests.solver.solving import ON_BACKENDS
 from tests.solver.test_fixed import (
     ARRAYS,
@@ -125,7 +125,10 @@ def expected() -> float:
 
 
 def _solve(
-    bounds: Any = BOUNDS, backend: str = "cpu", precision: PrecisionName = "float64", **choices: Any
+    bounds: Any = BOUNDS,
+    backend: BackendName = "cpu",
+    precision: PrecisionName = "float64",
+    **choices: Any,
 ) -> caspar.SolveResult:
     made = caspar.Solver(sighting, backend=backend, precision=precision, **choices)
     return made.solve(START, fixed=FIXED, bounds=bounds, verbose=False, **TIGHT)
@@ -141,7 +144,7 @@ def _assert_within(result: caspar.SolveResult) -> None:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("method", METHODS)
-def test_all_linear_methods(method: str, backend: str, expected: float) -> None:
+def test_all_linear_methods(method: str, backend: BackendName, expected: float) -> None:
     require_library(method, backend)
     result = _solve(backend=backend, **METHODS[method])
     assert result.status.is_success
@@ -164,7 +167,7 @@ def test_all_linear_methods(method: str, backend: str, expected: float) -> None:
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["mixed", "float32"])
 def test_single_precision_stays_within(
-    precision: PrecisionName, backend: str, expected: float
+    precision: PrecisionName, backend: BackendName, expected: float
 ) -> None:
     """Bounds are rounded inwards, so that the given ones hold in float64."""
     result = _solve(backend=backend, precision=precision)
@@ -189,7 +192,7 @@ def _multipliers_agree(result: caspar.SolveResult, arrays: Mapping[str, Any], ma
 
 
 @ON_BACKENDS
-def test_with_weights_and_a_loss(backend: str) -> None:
+def test_with_weights_and_a_loss(backend: BackendName) -> None:
     random = np.random.default_rng(1)
     weight = random.uniform(0.5, 2.0, len(SIGHTINGS["view"]))
     weight[[0, 20, 41, 77]] = 0.0
@@ -208,7 +211,7 @@ def test_without_inner_iterations(expected: float) -> None:
 
 
 @ON_BACKENDS
-def test_other_bounds_make_nothing_new(backend: str) -> None:
+def test_other_bounds_make_nothing_new(backend: BackendName) -> None:
     made = caspar.Solver(sighting, backend=backend, precision="float64")
     made.prepare(START, fixed=FIXED, bounds=BOUNDS)
     made.solve(START, fixed=FIXED, bounds=BOUNDS)
@@ -223,7 +226,7 @@ def test_other_bounds_make_nothing_new(backend: str) -> None:
 
 
 @ON_BACKENDS
-def test_open_bounds_are_the_usual_solve(backend: str) -> None:
+def test_open_bounds_are_the_usual_solve(backend: BackendName) -> None:
     made = caspar.Solver(sighting, backend=backend, precision="float64")
     usual = made.solve(START, fixed=FIXED, **TIGHT)
     result = made.solve(START, fixed=FIXED, bounds={"Mark": (None, np.inf)}, **TIGHT)
@@ -233,7 +236,7 @@ def test_open_bounds_are_the_usual_solve(backend: str) -> None:
 
 
 @ON_BACKENDS
-def test_equal_bounds_hold(backend: str) -> None:
+def test_equal_bounds_hold(backend: BackendName) -> None:
     made = caspar.Solver(sighting, backend=backend, precision="mixed")
     focal = START["View"][:, 7:8]
     lens = (np.hstack([focal, np.full((NUM_VIEWS, 2), -9.0)]), np.hstack([focal, focal, focal]))
@@ -343,7 +346,7 @@ def test_cuda_kernels_of_a_fit() -> None:
 
 
 @ON_BACKENDS
-def test_covariance_holds_what_is_at_a_bound(backend: str) -> None:
+def test_covariance_holds_what_is_at_a_bound(backend: BackendName) -> None:
     made = caspar.Solver(decayed, backend=backend)
     bounds = {"Decay": {"height": (0, 1.5)}}
     arrays = {"Decay": np.array([[1.0, 1.0]]), "decayed": {"time": TIME, "level": LEVEL}}
@@ -558,7 +561,7 @@ def pull(
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["sparse", "pcg"])
-def test_a_string_between_two_walls(linear_solver: LinearSolverName, backend: str) -> None:
+def test_a_string_between_two_walls(linear_solver: LinearSolverName, backend: BackendName) -> None:
     """A quarter of 200 numbers end at a bound: SciPy's active set takes 104 iterations."""
     require_library(linear_solver, backend)
     count = 200

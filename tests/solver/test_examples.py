@@ -8,11 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from scipy.spatial.transform import Rotation
 
 import caspar
+from caspar.frontend.symbolic.lookups import Method
 from examples import (
     bundle_adjustment,
     calibration_errors,
@@ -28,8 +33,10 @@ from examples import (
     pose_graph_ellipses,
     relaxation,
     shared_intrinsics,
+    spline_lens,
     tags,
 )
+from tests.codegen.test_lookups import FORMULAS
 
 EXAMPLES = Path(bundle_adjustment.__file__).parent
 BY_LAUNCHERS = ("several_processes.py",)
@@ -274,3 +281,43 @@ def test_relaxation_times_are_found() -> None:
     assert len(set(result.num_residuals.tolist())) > 3
     assert result.num_residuals.sum() == len(voxel)
     assert np.abs(1.0 / result.values["Voxel"][:, 2] - t1).max() < 0.15
+
+
+class TestSplineLens:
+    """A lens of 8 x 11 knots, seen by four boards."""
+
+    def test_reaches_the_optimum_of_scipy(self) -> None:
+        arrays, result = spline_lens.solve(spline_lens.simulate((8, 11), num_boards=4, side=5))
+        assert result.status.is_success
+        assert not any("left the cell" in remark for remark in result.remarks)
+        # SciPy's first steps from the example's start would take half a minute
+        known = np.concatenate([result.values["Lens"].ravel(), np.zeros(6 * 4 - 3)])
+        start = known + np.random.default_rng(0).normal(0.0, 1e-3, known.shape)
+        tight = {"xtol": 1e-15, "ftol": 1e-11, "gtol": 1e-15}
+        found = least_squares(self.residuals, start, x_scale="jac", args=(arrays,), **tight)
+        assert result.final_cost == pytest.approx(found.cost, rel=1e-8)
+
+    @staticmethod
+    def residuals(unknowns: NDArray[Any], arrays: Any) -> NDArray[Any]:
+        """The factors of the example by NumPy, of knots and steps from the boards' poses."""
+        own, starts = arrays["corner"], arrays["Board"]
+        count = arrays["Lens"].size
+        knots, rest = unknowns[:count].reshape(-1, 2), unknowns[count:]
+        steps = np.concatenate([np.zeros(3), rest]).reshape(-1, 6)
+        turned = Rotation.from_quat(starts[:, :4]) * Rotation.from_rotvec(steps[:, :3])
+        moved = starts[:, 4:] + steps[:, 3:]
+        board = own["board"]
+        rays = turned[board].apply(np.pad(own["place"], ((0, 0), (0, 1)))) + moved[board]
+        projected = spline_lens.stereographic(rays)
+        place = own["knots_per_unit"] * projected + own["middle"]
+        x, y = (place - own["lens"].base).T
+        across, down = (
+            [FORMULAS[Method.BSPLINE3][k](one) for k in (-1, 0, 1, 2)] for one in (x, y)
+        )
+        weights = np.array([one * other for one in down for other in across])
+        shift = (weights[:, :, None] * knots[np.array(own["lens"].index)]).sum(axis=0)
+        pixel = spline_lens.FOCAL * (projected + shift) + spline_lens.CENTER
+        seen = (pixel - own["pixel"]) / spline_lens.NOISE
+        pair = arrays["smooth"]
+        differences = (knots[pair["knot"]] - knots[pair["neighbour"]]) / spline_lens.SMOOTHNESS
+        return np.concatenate([seen.ravel(), differences.ravel()])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 import caspar
+from caspar.options import BackendName
 from tests.solver.solving import ON_BACKENDS
 from tests.solver.test_fixed import (
     MARKS,
@@ -154,7 +155,7 @@ def check_minimum(result: caspar.SolveResult, loss: str | None) -> None:
     assert_allclose(of_marks, 0.0, atol=DIGITS)
 
 
-def solved(loss: str | None, backend: str, **choices: Any) -> caspar.SolveResult:
+def solved(loss: str | None, backend: BackendName, **choices: Any) -> caspar.SolveResult:
     factor = sighting if loss is None else sighting.with_loss(getattr(caspar.loss, loss))
     made = caspar.Solver(factor, backend=backend, **{"precision": "float64", **choices})
     tight = {**TIGHT, "linear_tolerance": 1e-6}
@@ -171,7 +172,7 @@ def least(loss: str | None) -> float:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("method", METHODS)
-def test_all_linear_methods(method: str, backend: str) -> None:
+def test_all_linear_methods(method: str, backend: BackendName) -> None:
     require_library(method, backend)
     result = solved("SoftL1", backend, **METHODS[method])
     if method == "pcg":
@@ -186,7 +187,9 @@ def test_all_linear_methods(method: str, backend: str) -> None:
 @ON_BACKENDS
 @pytest.mark.parametrize("loss", [None, "Cauchy"], ids=str)
 @pytest.mark.parametrize("eliminate", [(), ("Mark",), ("View",)], ids=str)
-def test_whatever_is_eliminated(eliminate: tuple[str, ...], loss: str | None, backend: str) -> None:
+def test_whatever_is_eliminated(
+    eliminate: tuple[str, ...], loss: str | None, backend: BackendName
+) -> None:
     result = solved(loss, backend, eliminate=eliminate)
     check_kept(result, loss)
     is_usual = eliminate == ("Mark",)
@@ -206,7 +209,7 @@ def test_whatever_is_eliminated(eliminate: tuple[str, ...], loss: str | None, ba
     ids=["pcg", "sparse", "views", "no inner iterations", "inner iterations"],
 )
 def test_bounds_take_few_iterations_where_no_mark_runs_to_infinity(
-    choices: Any, backend: str
+    choices: Any, backend: BackendName
 ) -> None:
     """With bounds on all marks, whatever is eliminated, and without inner iterations."""
     require_library("sparse" if choices.get("linear_solver") == "sparse" else "pcg", backend)
@@ -223,7 +226,9 @@ def test_bounds_take_few_iterations_where_no_mark_runs_to_infinity(
 @ON_BACKENDS
 @pytest.mark.parametrize(("precision", "digits"), [("mixed", 1e-9), ("float32", 1e-4)])
 @pytest.mark.parametrize("method", ["schur_pcg", "schur_dense"])
-def test_narrower_precisions(method: str, precision: str, digits: float, backend: str) -> None:
+def test_narrower_precisions(
+    method: str, precision: str, digits: float, backend: BackendName
+) -> None:
     result = solved("SoftL1", backend, precision=precision, linear_solver=method)
     assert result.final_cost == pytest.approx(least("SoftL1"), rel=digits)
     if precision == "mixed":

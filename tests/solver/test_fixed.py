@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.errors import InputError
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 from tests.solver.solving import ON_BACKENDS
 from tests.support_cudss import require_library
 
@@ -140,7 +140,7 @@ HELD = {"View": {"lens": True, "pose": [0]}, "Mark": np.isin(np.arange(NUM_MARKS
 
 
 def _solve(
-    fixed: Any, backend: str = "cpu", precision: PrecisionName = "float64", **choices: Any
+    fixed: Any, backend: BackendName = "cpu", precision: PrecisionName = "float64", **choices: Any
 ) -> Any:
     made = caspar.Solver(sighting, backend=backend, precision=precision, **choices)
     return made.solve(ARRAYS, fixed=fixed, verbose=False, **TIGHT)
@@ -159,7 +159,7 @@ def by_constants() -> float:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("method", METHODS)
-def test_all_linear_methods(method: str, backend: str, by_constants: float) -> None:
+def test_all_linear_methods(method: str, backend: BackendName, by_constants: float) -> None:
     require_library(method, backend)
     result = _solve(HELD, backend, **METHODS[method])
     views, marks = result.values["View"], result.values["Mark"]
@@ -177,7 +177,7 @@ def test_all_linear_methods(method: str, backend: str, by_constants: float) -> N
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["mixed", "float32"])
 def test_single_precision_keeps_the_given_bits(
-    precision: PrecisionName, backend: str, by_constants: float
+    precision: PrecisionName, backend: BackendName, by_constants: float
 ) -> None:
     result = _solve(HELD, backend, precision)
     assert result.final_cost == pytest.approx(by_constants, rel=1e-5)
@@ -186,7 +186,7 @@ def test_single_precision_keeps_the_given_bits(
 
 
 @ON_BACKENDS
-def test_components(backend: str) -> None:
+def test_components(backend: BackendName) -> None:
     """Rotations, one number of a vector, one coordinate of all marks."""
     fixed = {
         "View": {
@@ -229,7 +229,7 @@ def test_one_component_moves_alone() -> None:
 
 
 @ON_BACKENDS
-def test_a_type_that_is_wholly_held(backend: str) -> None:
+def test_a_type_that_is_wholly_held(backend: BackendName) -> None:
     """Localisation: the marks are constants, nothing is eliminated, and there are no unknowns."""
     result = _solve({"Mark": True}, backend)
     arrays = {
@@ -250,7 +250,7 @@ def test_a_type_that_is_wholly_held(backend: str) -> None:
 
 
 @ON_BACKENDS
-def test_everything_held(backend: str) -> None:
+def test_everything_held(backend: BackendName) -> None:
     result = _solve({"View": True, "Mark": True}, backend)
     assert result.status is caspar.SolveStatus.CONVERGED_GRADIENT
     assert result.final_cost == result.initial_cost
@@ -311,7 +311,7 @@ def test_what_does_not_fit(fixed: Any, message: str) -> None:
 
 
 @ON_BACKENDS
-def test_what_is_held_is_known_exactly(backend: str) -> None:
+def test_what_is_held_is_known_exactly(backend: BackendName) -> None:
     """Its covariance is zero, the rest has that of a problem in which it is constant."""
     made = caspar.Solver(sighting, backend=backend)
     lens_held = {"View": {"lens": True, "pose": [0, 1]}}
@@ -355,7 +355,7 @@ def robust_sighting(
 
 @ON_BACKENDS
 @pytest.mark.parametrize("held", [HELD, {"Mark": True}], ids=["some", "all marks"])
-def test_with_weights_and_a_loss(held: Any, backend: str) -> None:
+def test_with_weights_and_a_loss(held: Any, backend: BackendName) -> None:
     """Instances of weight 0 have no part; the rest is what a solver without them finds."""
     random = np.random.default_rng(1)
     weight = random.uniform(0.5, 2.0, len(SIGHTINGS["view"]))

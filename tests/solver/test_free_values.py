@@ -8,7 +8,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.options import LinearSolverName
+from caspar.options import BackendName, LinearSolverName
 from tests.solver.solving import ON_BACKENDS
 from tests.support_cudss import require_library
 
@@ -38,14 +38,14 @@ TIMES = np.array([1.0, 2.0, 3.0, 5.0, 7.0, 10.0])
 SEEN = np.array([109.0, 149.0, 149.0, 191.0, 213.0, 224.0])  # NIST's BoxBOD
 
 
-def fit(start: tuple[float, float], backend: str) -> caspar.SolveResult:
+def fit(start: tuple[float, float], backend: BackendName) -> caspar.SolveResult:
     solver = caspar.Solver([growth], backend=backend, precision="float64")
     data = {"time": TIMES[:, None], "seen": SEEN[:, None]}
     return solver.solve({"Growth": np.array([start]), "growth": data})
 
 
 @ON_BACKENDS
-def test_a_rate_that_ran_away(backend: str) -> None:
+def test_a_rate_that_ran_away(backend: BackendName) -> None:
     result = fit((30.0, 30.0), backend)
     (remark,) = [one for one in result.remarks if "went from" in one]
     assert remark.startswith("Growth 0, rate, went from 30 to ")
@@ -53,14 +53,14 @@ def test_a_rate_that_ran_away(backend: str) -> None:
 
 
 @ON_BACKENDS
-def test_a_rate_that_was_found(backend: str) -> None:
+def test_a_rate_that_was_found(backend: BackendName) -> None:
     result = fit((100.0, 0.75), backend)
     assert result.final_cost == pytest.approx(0.5 * 1168.008877, rel=1e-6)
     assert not any("went from" in one for one in result.remarks)
 
 
 @ON_BACKENDS
-def test_values_that_are_large_and_count(backend: str) -> None:
+def test_values_that_are_large_and_count(backend: BackendName) -> None:
     """A change of scale by 1e9 is no escape."""
 
     @caspar.factor
@@ -126,7 +126,7 @@ def square(noise: float = 0.05, error: float = 0.3) -> dict[str, Any]:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["pcg", "sparse"])
-def test_a_graph_that_nothing_holds(backend: str, linear_solver: LinearSolverName) -> None:
+def test_a_graph_that_nothing_holds(backend: BackendName, linear_solver: LinearSolverName) -> None:
     require_library(linear_solver, backend)
     solver = caspar.Solver(
         [between], backend=backend, precision="float64", linear_solver=linear_solver
@@ -138,7 +138,7 @@ def test_a_graph_that_nothing_holds(backend: str, linear_solver: LinearSolverNam
 
 
 @ON_BACKENDS
-def test_landmarks_move_too(backend: str) -> None:
+def test_landmarks_move_too(backend: BackendName) -> None:
     arrays = square()
     marks = np.array([[0.5, 2.0], [3.0, 1.0]])
     sight = {"pose": [0, 3, 5, 7], "mark": [0, 0, 1, 1], "seen": np.full((4, 2), 0.7)}
@@ -148,7 +148,7 @@ def test_landmarks_move_too(backend: str) -> None:
 
 
 @ON_BACKENDS
-def test_a_weak_prior_holds(backend: str) -> None:
+def test_a_weak_prior_holds(backend: BackendName) -> None:
     arrays = {**square(), "prior": {"pose": [0], "known": [[0.0, 0.0]]}}
     solver = caspar.Solver([between, prior], backend=backend, precision="float64")
     result = solver.solve(arrays, cost_tolerance=1e-12)
@@ -157,7 +157,7 @@ def test_a_weak_prior_holds(backend: str) -> None:
 
 
 @ON_BACKENDS
-def test_a_held_pose_holds(backend: str) -> None:
+def test_a_held_pose_holds(backend: BackendName) -> None:
     solver = caspar.Solver([between], backend=backend, precision="float64")
     result = solver.solve(square(), fixed={"Pose2": [0]})
     assert not any("moved together" in one for one in result.remarks)
@@ -166,7 +166,9 @@ def test_a_held_pose_holds(backend: str) -> None:
 @ON_BACKENDS
 @pytest.mark.parametrize("error", [0.0, 1e-6, 0.1], ids=["at the truth", "very near", "near"])
 @pytest.mark.parametrize("is_held", [True, False])
-def test_exact_measurements_have_the_remark_too(backend: str, error: float, is_held: bool) -> None:
+def test_exact_measurements_have_the_remark_too(
+    backend: BackendName, error: float, is_held: bool
+) -> None:
     arrays = square(0.0, error)
     factors = [between]
     if is_held:
@@ -232,7 +234,7 @@ def matched(
 @ON_BACKENDS
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_pose_from_points(count: int, noise: float, backend: str) -> None:
+def test_a_pose_from_points(count: int, noise: float, backend: BackendName) -> None:
     """One point does not determine a pose, with exact measurements as with noisy ones."""
     generator = np.random.default_rng(5)
     inside = generator.normal(size=(count, 3))

@@ -222,7 +222,7 @@ class TestRefusals:
     ) -> None:
         monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
         # above the kernels of every solver, below those with a matrix
-        monkeypatch.setattr("caspar.memory.kernel_size.MAX_SIZE", 10_500)
+        monkeypatch.setattr("caspar.memory.kernel.MAX_SIZE", 10_500)
         arrays, _ = problem()
         only = {Shape.__name__: np.ones((2, DIM)), "smooth": arrays["smooth"]}
         result = caspar.Solver([smooth], backend="cpu").solve(only)

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 import symforce.symbolic as sf
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import FactorError, InputError, KernelError
 from caspar.options import PrecisionName
+from caspar.solver.lm.normal_equations import NormalEquations
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 
@@ -106,6 +107,25 @@ def test_a_picture_is_aligned_by_cuda_sources() -> None:
     assert_allclose(solved(HarnessBackend()), TRUE, 0, 1e-12)
 
 
+def test_roundings_leave_tables_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A size of a table that is moved by a rounding would be another layout."""
+    asked: list[float] = []
+    usual = NormalEquations.rounded_costs
+
+    def noted(system: NormalEquations) -> tuple[float, ...]:
+        costs = usual(system)
+        asked.extend(costs)
+        return costs
+
+    monkeypatch.setattr(NormalEquations, "rounded_costs", noted)
+    arrays = problem()
+    arrays["aligned"]["intensity"] += 0.1 * np.random.default_rng(0).normal(size=COUNT)
+    solver = caspar.Solver([aligned], backend="cpu", precision="float64")
+    result = solver.solve(arrays, cost_tolerance=0.0)
+    assert len(asked) > 0
+    assert_allclose(asked, result.final_cost, rtol=1e-6)
+
+
 def test_residuals_are_those_of_a_single_picture() -> None:
     arrays = problem()
     first = arrays["aligned"]["picture"]["values"][0]
@@ -147,7 +167,7 @@ def test_several_tables_for_one_are_refused() -> None:
         ({}, "1 to 3 axes"),
         ({"dims": 2, "channels": 0}, "1 number or more"),
         ({"dims": 2, "method": "nearest"}, "'linear', 'cubic', 'bspline3'"),
-        ({"dims": 2, "border": "refuse"}, "'clamp', 'zero'"),
+        ({"dims": 2, "border": "wrap"}, "'clamp', 'zero', 'refuse'"),
     ],
 )
 def test_wrong_classes_are_refused(wanted: dict[str, Any], message: str) -> None:
@@ -176,19 +196,101 @@ def test_wrong_arguments_are_refused() -> None:
         caspar.Solver([one_place], backend="cpu")
 
 
-def test_what_does_not_look_up_says_so() -> None:
-    refused: list[Any] = [
-        lambda: caspar.BatchSolver([aligned], backend="cpu"),
-        lambda: caspar.Problem([aligned]),
-        lambda: caspar.Solver([aligned], backend="cpu", devices=2),
-    ]
-    for make in refused:
-        with pytest.raises(FactorError, match=r"tables \(Smooth\) are not supported here"):
-            make()
-    solver = caspar.Solver([aligned], backend="cpu")
-    result = solver.solve(problem())
-    with pytest.raises(FactorError, match=r"Solver\.gradient"):
-        solver.gradient(result, {"Shift": np.ones((1, 2))})
+class Strict(caspar.Grid, dims=2, method="cubic", border="refuse"):
+    """Pictures of which nothing outside is known."""
+
+
+@caspar.factor
+def strictly(
+    shift: Annotated[Shift, caspar.TunableShared],
+    pixel: Annotated[sf.V2, caspar.ConstSequential],
+    intensity: Annotated[sf.V2, caspar.ConstSequential],
+    picture: Annotated[Strict, caspar.ConstIndexed],
+) -> sf.V2:
+    """A pixel and its neighbour, which is left out with it."""
+    x, y = shift + pixel
+    return sf.V2(picture.at(x, y), picture.at(x + 1, y + 1)) - intensity
+
+
+def strict_problem() -> tuple[dict[str, Any], NDArray[np.bool_]]:
+    """Pixels that are partly outside by whole pixels, at the solution too."""
+    arrays = problem()
+    own = arrays.pop("aligned")
+    rng = np.random.default_rng(5)
+    pixels = rng.integers(-20, 36, (COUNT, 2)) + 0.5
+    places = TRUE + pixels
+    last = np.array([COLUMNS, ROWS]) - 1
+    is_outside = ((places < 0) | (places + 1 > last)).any(axis=1)
+    pictures, index = own["picture"]["values"], own["picture"]["index"]
+    intensity = np.zeros((COUNT, 2))
+    for row in np.flatnonzero(~is_outside):
+        padded = np.pad(pictures[index[row]], 2, "edge")
+        for column in range(2):
+            intensity[row, column] = shown(padded, *(places[row] + 2 + column))
+    intensity += 0.01 * rng.normal(size=intensity.shape)
+    own = {**own, "pixel": pixels, "intensity": intensity}
+    return {**arrays, "Shift": TRUE + np.array([[0.05, -0.04]]), "strictly": own}, is_outside
+
+
+@pytest.mark.parametrize("backend", ["cpu", "harness"])
+def test_instances_outside_are_left_out_and_counted(backend: str) -> None:
+    if backend == "harness" and find_compiler() is None:
+        pytest.skip("no C++ compiler on this machine")
+    arrays, is_outside = strict_problem()
+    own = arrays["strictly"]
+    assert 10 < is_outside.sum() < COUNT - 10
+    solver = caspar.Solver(
+        strictly, backend="cpu" if backend == "cpu" else HarnessBackend(), precision="float64"
+    )
+    found = solver.solve(arrays, cost_tolerance=0.0)
+    # as if they were not there
+    rows = np.flatnonzero(~is_outside)
+    kept = {name: own[name][rows] for name in ("shift", "pixel", "intensity")}
+    kept["picture"] = {**own["picture"], "index": own["picture"]["index"][rows]}
+    wanted = solver.solve({**arrays, "strictly": kept}, cost_tolerance=0.0)
+    assert_allclose(found.values["Shift"], wanted.values["Shift"], atol=1e-9)
+    assert_allclose(found.final_cost, wanted.final_cost, rtol=1e-12)
+    told = f"factor strictly: {is_outside.sum()} of {COUNT} instances look up outside"
+    assert any(told in remark for remark in found.remarks)
+    assert not any("look up outside" in remark for remark in wanted.remarks)
+    evaluation = solver.evaluate({**arrays, **found.values})
+    assert_array_equal(evaluation.refused("strictly"), is_outside)
+    assert not evaluation.residuals("strictly")[is_outside].any()
+    cotangents = {"Shift": [[1.0, -2.0]]}
+    gradient = solver.gradient({**arrays, **wanted.values}, cotangents)["strictly"]
+    of_kept = solver.gradient(wanted, cotangents)["strictly"]
+    assert_allclose(gradient["pixel"][rows], of_kept["pixel"], atol=1e-12)
+    assert not gradient["pixel"][is_outside].any()
+    assert_allclose(gradient["picture"], of_kept["picture"], atol=1e-12)
+
+
+def test_a_solve_that_leaves_all_out_is_no_success() -> None:
+    arrays, _ = strict_problem()
+    arrays["Shift"] = np.array([[500.0, 0.0]])
+    result = caspar.Solver(strictly, backend="cpu").solve(arrays)
+    assert result.status is caspar.SolveStatus.NO_RESIDUALS
+    assert any(f"{COUNT} of {COUNT} instances" in remark for remark in result.remarks)
+
+
+def test_a_place_that_is_no_number_is_not_left_out() -> None:
+    arrays, _ = strict_problem()
+    arrays["Shift"] = np.array([[np.nan, 1.0]])
+    result = caspar.Solver(strictly, backend="cpu").solve(arrays, check=False)
+    assert result.status is caspar.SolveStatus.INITIAL_COST_NOT_FINITE
+
+
+def test_border_refuse_is_for_solvers() -> None:
+    with pytest.raises(FactorError, match="border='refuse', and results of a BatchSolver"):
+        caspar.BatchSolver(strictly, backend="cpu")
+
+    @caspar.kernel(backend="cpu")
+    def strict(
+        image: Annotated[Strict, caspar.ReadUnique],
+    ) -> Annotated[sf.Symbol, caspar.WriteSequential]:
+        return image.at(0.5, 0.5)
+
+    with pytest.raises(KernelError, match="border='refuse', which leaves instances"):
+        strict(np.zeros((3, 4)))
 
 
 @caspar.kernel(backend="cpu")

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import least_squares
 
 import caspar
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 from examples.robust_losses import (
     LOSSES,
     TRUE_LINE,
@@ -29,7 +29,7 @@ def geman_mcclure_of(s: Any) -> Any:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
-def test_agrees_with_scipy(loss: Loss, backend: str) -> None:
+def test_agrees_with_scipy(loss: Loss, backend: BackendName) -> None:
     arrays = simulate()
     at, height = (arrays["point"][name].ravel() for name in ("at", "height"))
     arrays["Line"] = np.array([[1.2, 0.45]])
@@ -51,7 +51,9 @@ def test_agrees_with_scipy(loss: Loss, backend: str) -> None:
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
-def test_residuals_that_are_zero(loss: Loss, precision: PrecisionName, backend: str) -> None:
+def test_residuals_that_are_zero(
+    loss: Loss, precision: PrecisionName, backend: BackendName
+) -> None:
     """At the start all but a few, then all."""
     arrays = simulate()
     at = np.round(arrays["point"]["at"])  # few bits: exact in float32

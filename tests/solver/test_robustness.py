@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar import SolveStatus
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 from tests.harness_backend import HarnessBackend
 from tests.solver import reference
 from tests.solver.robust_cases import (
@@ -32,7 +32,9 @@ SOLVERS = ("auto", "pcg", "schur_pcg", "schur_dense", "sparse")
 pytestmark = pytest.mark.filterwarnings("ignore:node type")
 
 
-def made(case: Case, backend: str, precision: PrecisionName, **choices: Any) -> caspar.Solver:
+def made(
+    case: Case, backend: BackendName, precision: PrecisionName, **choices: Any
+) -> caspar.Solver:
     require_library(choices.get("linear_solver", "auto"), backend)
     if len(choices) == 0:
         return solver(case.factors, precision, backend)
@@ -55,7 +57,7 @@ def solved(case: Case, arrays: Arrays, used: caspar.Solver, **options: Any) -> c
 @pytest.mark.parametrize("linear_solver", SOLVERS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_linear_solver_finds_a_minimum(
-    name: str, linear_solver: str, precision: PrecisionName, backend: str
+    name: str, linear_solver: str, precision: PrecisionName, backend: BackendName
 ) -> None:
     case = CASES[name]
     used = made(case, backend, precision, linear_solver=linear_solver)
@@ -68,7 +70,7 @@ def test_every_linear_solver_finds_a_minimum(
 @pytest.mark.parametrize("jacobian", ["float16", "recompute"])
 @pytest.mark.parametrize("name", ["singular blocks", "free gauge", "marks seen once", "behind"])
 def test_wherever_jacobians_are(
-    name: str, jacobian: str, precision: PrecisionName, backend: str
+    name: str, jacobian: str, precision: PrecisionName, backend: BackendName
 ) -> None:
     case = CASES[name]
     result = solved(case, case.make(), made(case, backend, precision, jacobian=jacobian))
@@ -77,7 +79,7 @@ def test_wherever_jacobians_are(
 
 @ON_BACKENDS
 @pytest.mark.parametrize("name", CASES)
-def test_without_inner_iterations(name: str, backend: str) -> None:
+def test_without_inner_iterations(name: str, backend: BackendName) -> None:
     case = CASES[name]
     result = solved(case, case.make(), made(case, backend, "mixed", inner_iterations=0))
     assert result.status.is_success, result
@@ -98,7 +100,7 @@ def test_on_cuda_texts(name: str, deterministic: bool) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_duplicates_weigh_more(precision: PrecisionName, backend: str) -> None:
+def test_duplicates_weigh_more(precision: PrecisionName, backend: BackendName) -> None:
     """Every factor twice: twice the cost, the same values."""
     case, arrays = Case(ANCHORED, glances), glances()
     twice = {
@@ -116,7 +118,7 @@ def test_duplicates_weigh_more(precision: PrecisionName, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_parts_do_not_touch_each_other(precision: PrecisionName, backend: str) -> None:
+def test_parts_do_not_touch_each_other(precision: PrecisionName, backend: BackendName) -> None:
     """Each part of a disconnected problem goes where it goes alone."""
     case = CASES["two parts"]
     used = made(case, backend, precision)
@@ -130,7 +132,7 @@ def test_parts_do_not_touch_each_other(precision: PrecisionName, backend: str) -
 
 @ON_BACKENDS
 @PRECISIONS
-def test_nodes_that_no_factor_touches_stay(precision: PrecisionName, backend: str) -> None:
+def test_nodes_that_no_factor_touches_stay(precision: PrecisionName, backend: BackendName) -> None:
     arrays = glances()
     views, marks = np.array([[1e30, -7.0, 3e-30]]), np.array([[-0.0, 123.456]])
     views, marks = (rows.astype(np.float32).astype(float) for rows in (views, marks))
@@ -150,7 +152,7 @@ def test_nodes_that_no_factor_touches_stay(precision: PrecisionName, backend: st
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", SOLVERS)
 def test_zero_residuals_at_the_start(
-    linear_solver: str, precision: PrecisionName, backend: str
+    linear_solver: str, precision: PrecisionName, backend: BackendName
 ) -> None:
     arrays, case = exact(), Case(ANCHORED, exact)
     assert reference.cost(ANCHORED, arrays) == 0.0
@@ -162,7 +164,7 @@ def test_zero_residuals_at_the_start(
 
 @ON_BACKENDS
 @PRECISIONS
-def test_zero_residuals_at_the_end(precision: PrecisionName, backend: str) -> None:
+def test_zero_residuals_at_the_end(precision: PrecisionName, backend: BackendName) -> None:
     """No relative test of the cost ever holds: it falls until it is rounding."""
     arrays, case = exact(), Case(ANCHORED, exact)
     random = np.random.default_rng(7)
@@ -182,7 +184,7 @@ def test_zero_residuals_at_the_end(precision: PrecisionName, backend: str) -> No
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg", "schur_pcg"])
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3, 1e6])
 def test_weights_of_all_factors_do_not_matter(
-    scale: float, linear_solver: str, precision: PrecisionName, backend: str
+    scale: float, linear_solver: str, precision: PrecisionName, backend: BackendName
 ) -> None:
     """Every quantity of a linear problem a million times smaller or larger."""
     case = CASES["singular blocks"]
@@ -206,7 +208,7 @@ def test_weights_of_all_factors_do_not_matter(
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e200])
 @pytest.mark.parametrize("path", ["glance.seen", "pin.known"])
 def test_constants_that_are_no_numbers(
-    path: str, number: float, precision: PrecisionName, backend: str
+    path: str, number: float, precision: PrecisionName, backend: BackendName
 ) -> None:
     """1e200 is one, but not its square, nor in float32."""
     arrays, case = glances(), Case(ANCHORED, glances)
@@ -228,7 +230,7 @@ def test_constants_that_are_no_numbers(
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", SOLVERS)
 def test_steps_out_of_the_domain_are_rejected(
-    linear_solver: str, precision: PrecisionName, backend: str
+    linear_solver: str, precision: PrecisionName, backend: BackendName
 ) -> None:
     """A logarithm: of the undamped steps most end where the cost is no number."""
     random = np.random.default_rng(8)
@@ -250,7 +252,7 @@ def test_steps_out_of_the_domain_are_rejected(
 
 @ON_BACKENDS
 @PRECISIONS
-def test_starts_out_of_the_domain(precision: PrecisionName, backend: str) -> None:
+def test_starts_out_of_the_domain(precision: PrecisionName, backend: BackendName) -> None:
     arrays: Arrays = {
         "View": np.zeros((2, 3)),
         "Mark": np.array([[1.0, 0.0], [-1.0, 0.0]]),

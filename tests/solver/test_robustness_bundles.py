@@ -11,7 +11,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.io import BalProblem
 from caspar.io.rotations import rotate
-from caspar.options import LinearSolverName, PrecisionName
+from caspar.options import BackendName, LinearSolverName, PrecisionName
 from tests.solver import reference
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read
 from tests.solver.robust_cases import assert_sound
@@ -30,7 +30,7 @@ def num_behind(problem: BalProblem) -> int:
 
 
 @cache
-def usual(precision: str, backend: str) -> caspar.SolveResult:
+def usual(precision: str, backend: BackendName) -> caspar.SolveResult:
     return solver((snavely,), precision, backend).solve(arrays_of(_small()))
 
 
@@ -41,7 +41,7 @@ def _small() -> BalProblem:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_points_behind_cameras(precision: str, backend: str) -> None:
+def test_points_behind_cameras(precision: str, backend: BackendName) -> None:
     """Of Ladybug-49: its own optimum, and no point that is behind holds up the others."""
     problem = read("problem-49-7776")
     assert num_behind(problem) == 31
@@ -55,7 +55,7 @@ def test_points_behind_cameras(precision: str, backend: str) -> None:
 @ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("share", [0.01, 0.2])
-def test_points_that_are_mirrored(share: float, precision: str, backend: str) -> None:
+def test_points_that_are_mirrored(share: float, precision: str, backend: BackendName) -> None:
     """Some points start behind all cameras: a local minimum, or the usual one."""
     small = _small()
     random = np.random.default_rng(1)
@@ -72,7 +72,7 @@ def test_points_that_are_mirrored(share: float, precision: str, backend: str) ->
 @ON_BACKENDS
 @PRECISIONS
 @SCALES
-def test_units_of_length_do_not_matter(scale: float, precision: str, backend: str) -> None:
+def test_units_of_length_do_not_matter(scale: float, precision: str, backend: BackendName) -> None:
     """Nothing else is measured in them: the same photographs."""
     small = _small()
     cameras = small.cameras.copy()
@@ -88,7 +88,9 @@ def test_units_of_length_do_not_matter(scale: float, precision: str, backend: st
 @ON_BACKENDS
 @PRECISIONS
 @SCALES
-def test_units_of_pictures_do_not_matter(scale: float, precision: str, backend: str) -> None:
+def test_units_of_pictures_do_not_matter(
+    scale: float, precision: str, backend: BackendName
+) -> None:
     """Pixels, or millionths of them: costs are in their squares."""
     small = _small()
     cameras = small.cameras.copy()
@@ -106,7 +108,7 @@ def test_units_of_pictures_do_not_matter(scale: float, precision: str, backend: 
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg", "schur_pcg"])
 def test_all_cameras_start_as_one(
-    linear_solver: LinearSolverName, precision: PrecisionName, backend: str
+    linear_solver: LinearSolverName, precision: PrecisionName, backend: BackendName
 ) -> None:
     """No baseline, so no depth: it ends where it ends, and says so."""
     small = _small()
@@ -120,7 +122,7 @@ def test_all_cameras_start_as_one(
 
 @ON_BACKENDS
 @PRECISIONS
-def test_points_seen_once_among_others(precision: str, backend: str) -> None:
+def test_points_seen_once_among_others(precision: str, backend: BackendName) -> None:
     small = _small()
     once = np.ones(len(small.point_index), bool)
     _, first = np.unique(small.point_index, return_index=True)
@@ -135,7 +137,7 @@ def test_points_seen_once_among_others(precision: str, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_points_at_infinity(precision: str, backend: str) -> None:
+def test_points_at_infinity(precision: str, backend: BackendName) -> None:
     """Where they stay: observations of a far point say next to nothing of its distance."""
     small = _small()
     points = small.points.copy()

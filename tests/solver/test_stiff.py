@@ -16,6 +16,7 @@ from benchmarks.regression.caspar_fit import CasparFit, Form
 from benchmarks.regression.problem import Problem
 from benchmarks.regression.stiff import between, tied_paths
 from caspar.errors import OptionError
+from caspar.options import BackendName
 from tests.solver.solving import ON_BACKENDS
 
 
@@ -29,14 +30,14 @@ def on_circle(
     return sf.V1(*stiff.on_circle(circle, point))
 
 
-def solved(problem: Problem, *, backend: str = "cpu") -> caspar.SolveResult:
+def solved(problem: Problem, *, backend: BackendName = "cpu") -> caspar.SolveResult:
     fit = CasparFit(problem, Form.VECTOR, backend=backend)
     return fit.result(np.array(problem.starts[0]), {})
 
 
 @ON_BACKENDS
 @pytest.mark.parametrize("start_s", [1e8, 1.7e9])
-def test_a_line_over_unix_seconds(start_s: float, backend: str) -> None:
+def test_a_line_over_unix_seconds(start_s: float, backend: BackendName) -> None:
     problem = stiff.line(start_s)
     result = solved(problem, backend=backend)
     assert result.status.is_success
@@ -111,7 +112,7 @@ def test_qr_is_for_float64(choice: dict[str, str]) -> None:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("loss", [None, caspar.loss.Huber, caspar.loss.Cauchy])
-def test_qr_takes_the_steps_of_a_factorisation(loss: type | None, backend: str) -> None:
+def test_qr_takes_the_steps_of_a_factorisation(loss: type | None, backend: BackendName) -> None:
     """With weights, a loss, what is held, and a factor that touches one node twice."""
     random = np.random.default_rng(2)
     points = random.normal(size=(40, 2)) * [3.0, 2.0] + [5.0, 1.0]

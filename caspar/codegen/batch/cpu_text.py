@@ -6,7 +6,7 @@ A kernel for a warp is for one lane here.
 from collections.abc import Sequence
 
 from caspar.codegen.batch.text import PROBLEM, ProblemText
-from caspar.codegen.cpu.ops import CAST, OP_TEXT
+from caspar.codegen.cpu.ops import CAST, OP_TEXT, literal
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
@@ -37,7 +37,7 @@ class CpuProblemText(ProblemText):
         self.emit(f"{name} = {_ARRAY[dtype]}({size})")
 
     def set(self, place: str, value: str) -> None:
-        """Another assignment."""
+        """Append another assignment."""
         self.emit(f"{place} = {value}")
 
     def loop_head(self, name: str, first: str, end: str) -> list[str]:
@@ -58,9 +58,7 @@ class CpuProblemText(ProblemText):
 
     def number(self, value: float, dtype: DType) -> str:
         """A call of the type, with what Python has no literal for in quotes."""
-        text = repr(float(value))
-        quoted = f'"{text}"' if text in ("inf", "-inf", "nan") else text
-        return f"{CAST[dtype]}({quoted})"
+        return literal(value, dtype)
 
     def chosen(self, condition: str, if_true: str, if_false: str) -> str:
         """`select`."""

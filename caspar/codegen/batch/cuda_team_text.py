@@ -18,7 +18,7 @@ BLOCK_SIZES = (128, 64, 32)
 """Threads of a block, if their arrays fit."""
 
 SHARED_BYTES = 48 * 1024
-"""Of a block, in arrays of fixed sizes."""
+"""Bytes of shared memory of a block in arrays of fixed sizes."""
 
 
 class CudaTeamText(CudaProblemText):

@@ -12,8 +12,9 @@ values are the same in all of them outside `shared_loop`, `triangle`, `rectangle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
-from caspar.codegen.comments import comment_text
+from caspar.codegen.body import comment_text
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
 from caspar.ir.graph import TableEntry
@@ -25,6 +26,24 @@ PROBLEM = "problem"
 
 Place = Callable[[str, int], str]
 """The text of an entry of an array that a program names."""
+
+Begins = Callable[[str], tuple[str, str]]
+"""The text of the array that holds a table that a program names, and of where it begins there."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The text of a table of an instance.
+
+    Attributes:
+        samples: Of a number, but for its place and a bracket.
+        last: The last place along each axis.
+        sizes: Samples along each axis; nothing needs those along the first one.
+    """
+
+    samples: str
+    last: Sequence[str]
+    sizes: Sequence[str]
 
 
 class ProblemText(ABC):
@@ -213,7 +232,11 @@ class ProblemText(ABC):
     # -- programs ----------------------------------------------------------------------------------
 
     def program(
-        self, program: Program, read: Place, store: Callable[[str, int, str], None]
+        self,
+        program: Program,
+        read: Place,
+        store: Callable[[str, int, str], None],
+        table: Begins,
     ) -> None:
         """Append a scheduled program.
 
@@ -221,8 +244,10 @@ class ProblemText(ABC):
             program: Its READs and STOREs name an array and an entry, and move one number.
             read: What is read.
             store: Writes the statement that stores a value, given as text of the program's type.
+            table: Where tables are.
         """
         names: dict[str, str] = {}
+        tables: dict[str, _Table] = {}
         shown = ""
 
         def text(operand: Operand) -> str:
@@ -245,6 +270,42 @@ class ProblemText(ABC):
                 assert not isinstance(step.data, TableEntry)
                 (operand,) = step.operands
                 store(*step.data, text(operand))
+            elif isinstance(step.data, TableEntry):
+                name, places = step.data.argument, [text(one) for one in step.operands]
+                if name not in tables:
+                    tables[name] = self._table(table(name), len(places), program.dtype)
+                (register,) = step.outputs
+                names[register] = self.name(register)
+                value = self._looked_up(step.data, tables[name], places, program.dtype)
+                self.let(names[register], value)
             else:
                 results = self.compute(step, [text(one) for one in step.operands], program.dtype)
                 names.update(zip(step.outputs, results, strict=True))
+
+    def _table(self, begins: tuple[str, str], num_axes: int, dtype: DType) -> _Table:
+        """Write the sizes of a table."""
+        array, first = begins
+        last, sizes = [], []
+        for axis in range(num_axes):
+            size = f"{array}[{first} + {axis}]"
+            last.append(self.name("last"))
+            self.let(last[-1], f"{self.cast(size, dtype)} - {self.number(1.0, dtype)}")
+            sizes.append(self.name("size") if axis > 0 else "")
+            if axis > 0:
+                self.let(sizes[-1], self.cast(size, DType.INT64))
+        return _Table(f"{array}[{first} + {num_axes} + ", last, sizes)
+
+    def _looked_up(
+        self, entry: TableEntry, table: _Table, places: Sequence[str], dtype: DType
+    ) -> str:
+        """The text of a number of a table; see `TableEntry`."""
+        zero, number, inside = self.number(0.0, dtype), "", []
+        for place, last, size in zip(places, table.last, table.sizes, strict=True):
+            # a NaN compares as false: it becomes 0 before it is an integer
+            below = self.chosen(f"{place} < {last}", place, last)
+            nearest = self.cast(self.chosen(f"{zero} < {place}", below, zero), DType.INT64)
+            number = f"({number}) * {size} + {nearest}" if number else nearest
+            inside += [f"({zero} <= {place})", f"({place} <= {last})"]
+        at = f"{entry.channel} + {entry.num_channels} * ({number})"
+        value = self.cast(f"{table.samples}{at}]", dtype)
+        return self.chosen(" & ".join(inside), value, zero) if entry.is_zero_outside else value

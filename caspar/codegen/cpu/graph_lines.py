@@ -6,7 +6,7 @@ see `ir.traced`. Whatever is quick belongs into a program (`codegen.cpu.kernel`)
 
 from collections.abc import Mapping
 
-from caspar.codegen.cpu.ops import CAST, OP_TEXT
+from caspar.codegen.cpu.ops import CAST, OP_TEXT, literal
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 
@@ -25,7 +25,7 @@ def graph_lines(graph: Graph, arrays: Mapping[str, str]) -> list[str]:
         operands = [f"v{operand}" for operand in call.operands]
         if call.op is Op.CONST:
             assert isinstance(call.data, float)
-            values = [f"{cast}({_literal(call.data)})"]
+            values = [literal(call.data, graph.dtype)]
         elif call.op in (Op.READ, Op.STORE):
             assert isinstance(call.data, tuple)
             entry = arrays[call.data[0]]
@@ -39,8 +39,3 @@ def graph_lines(graph: Graph, arrays: Mapping[str, str]) -> list[str]:
             values = [OP_TEXT[call.op].format(*operands).replace("@one", f"{cast}(1.0)")]
         lines += [f"v{out} = {value}" for out, value in zip(call.outputs, values, strict=True)]
     return lines
-
-
-def _literal(number: float) -> str:
-    text = repr(number)
-    return f'"{text}"' if text in ("inf", "-inf", "nan") else text

@@ -60,3 +60,10 @@ OP_TEXT: dict[Op, str] = {
     Op.SELECT: "select({0}, {1}, {2})",
 }
 """Right-hand side of each one-output op; `@one` stands for the literal 1 of the program's type."""
+
+
+def literal(number: float, dtype: DType) -> str:
+    """A number of a type; what Python has no literal for stands in quotes."""
+    text = repr(float(number))
+    quoted = f'"{text}"' if text in ("inf", "-inf", "nan") else text
+    return f"{CAST[dtype]}({quoted})"

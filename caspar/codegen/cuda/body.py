@@ -64,13 +64,7 @@ class CudaBody:
 
 
 def cuda_body(spec: KernelSpec, program: Program, num_items: int) -> CudaBody:
-    """Write the body of a kernel.
-
-    Args:
-        spec: Name, arguments and guard.
-        program: What an item computes.
-        num_items: Items a thread handles.
-    """
+    """Write the body of a kernel."""
     writer = _Writer(spec, program, num_items)
     lines = writer.write()
     return CudaBody(lines, tuple(writer.own_loads), writer.waits)
@@ -269,6 +263,8 @@ class _Writer(BodyWriter):
         offset = len(instruction.operands) + entry.channel
         address = f"{name}_table + {offset} + {entry.num_channels} * ({number})"
         value = converted(f"__ldg({address})", self.spec.arg(name).dtype, self.dtype)
+        if entry.is_one_inside:
+            value = literal(1.0, self.dtype)
         if entry.is_zero_outside:
             value = f"{' && '.join(inside)} ? {value} : {zero}"
         self.emit(f"{instruction.outputs[0]} = {value};")

@@ -46,7 +46,7 @@ __device__ __forceinline__ bool is_done_already(const double* flag) {
   return true;
 }
 #endif"""
-"""What kernels need that may begin before the launch ahead has ended: programmatic dependent
+"""The code of kernels that may begin before the preceding launch has ended: programmatic dependent
 launches (CUDA Programming Guide, 4.5)."""
 
 HEADER = """\

@@ -20,10 +20,6 @@ from caspar.memory.kernel import KernelSpec
 def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     """Write the CUDA kernel of a program.
 
-    Args:
-        spec: Name, arguments and guard.
-        program: What an item computes.
-
     Returns:
         The source for NVRTC; the text depends on the arguments and on nothing else.
     """
@@ -136,7 +132,7 @@ def declared_as(param: Param, restrict: bool) -> str:
 
 
 KERNEL_START = 'extern "C" __global__'
-"""Where a source's own text begins, after the functions that kernels have in common."""
+"""The words with which a source's own text begins, after the functions that all kernels share."""
 
 MAX_ITEMS_PER_THREAD = 4
 

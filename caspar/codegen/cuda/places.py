@@ -24,7 +24,7 @@ FEW_PLACES = {
     "active": "const bool active = threadIdx.x < share && own_item < count;",
     "item": _ITEM,
 }
-"""What every body of a kernel of few items may name."""
+"""Names that every body of a kernel of few items may use."""
 
 _TILED_PLACES = {
     "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
@@ -58,7 +58,7 @@ CHOSEN = """\
 #define CASPAR_CHOSEN
 template <bool VALUE> struct Chosen { static constexpr bool value = VALUE; };
 #endif"""
-"""What the lines of a stretch need."""
+"""The definition that the lines of a stretch need."""
 
 _PLACES = """\
 #ifndef CASPAR_PLACES
@@ -91,8 +91,9 @@ def _places(bits: int, scalar: str, partner: str) -> str:
 
 
 PLACES = _places(NARROW_BITS, "u32", _NARROW_PARTNER)
-"""What the lines of tiled kernels need. A product of 5.0 M factors takes 111.4 us recomputed and
-99.6 with float16; 112.4 and 100.7 where the partner is shifted, not taken by bytes (H200)."""
+"""Definitions that the lines of tiled kernels need. A product of 5.0 M factors takes 111.4 us
+recomputed and 99.6 with float16; 112.4 and 100.7 if the partner is shifted, not taken by bytes
+(H200)."""
 
 _WIDE_PLACES = _places(WIDE_BITS, "u64", f"  return u32(place >> {2 * WIDE_BITS});")
 
@@ -103,13 +104,7 @@ def with_wide_places(source: KernelSource) -> KernelSource:
 
 
 def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[str, str]:
-    """Return the names that every body may use, each with the names before it.
-
-    Args:
-        spec: The kernel.
-        num_items: Items a thread handles.
-        leader: The argument whose order the threads follow.
-    """
+    """Return the names that every body may use, each with the names before it."""
     if spec.stretches:
         active = "const bool active = !is_hole(tiles_at);"
         return {**_TILED_PLACES, "tiles_at": PLACES_AHEAD.declared, "active": active}
@@ -169,7 +164,7 @@ class Ahead:
 
 
 PLACES_AHEAD = Ahead("tiles_at", "Place", lambda item: f"load_once(tiles_place + {item})")
-"""What a stretch loads of each tile."""
+"""A stretch loads this from each tile."""
 
 
 def loop_over_tiles(

@@ -27,10 +27,10 @@ LIBM = frozenset(
 """Functions of the C library."""
 
 SUFFIX = {"float": "f", "double": ""}
-"""What the C library's names end with, by type."""
+"""Endings of the C library's names, by type."""
 
 BITS = {"float": "f32", "double": "f64"}
-"""What the names of LLVM's functions end with, by type."""
+"""Endings of the names of LLVM's functions, by type."""
 
 EXTERNAL = sorted(
     f"{name}{suffix}"

@@ -31,12 +31,6 @@ Call = Callable[[Instructions, Sequence[Value], str], Value]
 def write_call(write: Instructions, name: str, operands: Sequence[Value], hint: str) -> Value:
     """Write a call.
 
-    Args:
-        write: What it is appended to.
-        name: Of the function.
-        operands: Of the call.
-        hint: For the name of the result.
-
     Raises:
         CompileError: There is no such function.
     """
@@ -180,20 +174,16 @@ _POINTERS = {
     "as_int64": "i64*",
     "as_uint16": "i16*",
 }
-"""What makes a pointer of an entry of the parameter table."""
+"""Functions that turn an entry of the parameter table into a pointer, and the type of it."""
 
 _CASTS = {"float32": "float", "float64": "double", "int": "i64"}
 
 _ARRAYS = {"array_float32": "float", "array_float64": "double"}
-"""What makes an array of a call of the kernel, of a number of entries that is a literal."""
+"""Functions that make an array for a call of the kernel; its number of entries is a literal."""
 
 
 def llvm_module(text: str, symbol: str) -> str:
     """Translate a kernel.
-
-    Args:
-        text: The kernel.
-        symbol: The name of LLVM's function.
 
     Raises:
         CompileError: The text holds something that kernels do not have.
@@ -383,12 +373,7 @@ class _Translator:
     # -- expressions -------------------------------------------------------------------------------
 
     def _value(self, node: ast.expr, hint: str = "") -> Value:
-        """Compute an expression.
-
-        Args:
-            node: The expression.
-            hint: A name for its value.
-        """
+        """Compute an expression."""
         translate = self._expressions.get(type(node))
         if translate is None:
             raise _unknown(node)

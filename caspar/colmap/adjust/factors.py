@@ -18,8 +18,9 @@ from typing import Annotated, Any
 
 import symforce.symbolic as sf
 
-from caspar.colmap.adjust.lenses import LensForm, lens_type, vector_type, view_type
+from caspar.colmap.adjust.lenses import LensForm, lens_type, view_type
 from caspar.colmap.adjust.options import LossFunction
+from caspar.factors.whitening import vector_type
 from caspar.frontend.factors.factor import Factor, factor
 from caspar.frontend.markers import ConstSequential, ConstShared, TunableShared
 from caspar.loss import Cauchy, Huber, Loss, SoftL1
@@ -55,7 +56,7 @@ class Point(sf.V3):
 
 @dataclass(frozen=True)
 class Form:
-    """What a factor depends on.
+    """The properties on which the code of a factor depends.
 
     Attributes:
         lens: Which camera models it is for, and which of their parameters are in nodes.

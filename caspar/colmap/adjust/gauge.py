@@ -15,15 +15,13 @@ from caspar.colmap.model import Floats, Integers
 from caspar.io.rotations import conjugate, multiply, rotate
 
 _LEAST_BASELINE = 1e-9
-"""Of two cameras, relative to the scene, below which they are in one place."""
+"""Two cameras that are less apart, relative to the scene, are in one place."""
 
 
 def with_gauge(problem: Problem, gauge: Gauge) -> Problem:
     """Hold the gauge of a problem.
 
-    Args:
-        problem: What is constant already may hold the gauge, or a part of it.
-        gauge: How; two cameras that are not there are replaced by three points, with a warning.
+    Two cameras that are not there are replaced by three points, with a warning.
     """
     if gauge is Gauge.UNSPECIFIED:
         return problem

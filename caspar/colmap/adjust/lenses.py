@@ -23,6 +23,7 @@ from caspar.cameras import MODELS, CameraModel
 from caspar.colmap.adjust.observations import used_rows
 from caspar.colmap.adjust.problem import Mask, Problem
 from caspar.colmap.model import Floats, Integers
+from caspar.factors.whitening import vector_type
 
 GROUPS = ("focal", "principal", "extra")
 """Groups of intrinsics: fields of `CameraModel` and of lenses."""
@@ -100,11 +101,6 @@ def view_type(lens: LensForm) -> Any:
     return make_dataclass(f"View_{lens.name}", fields)
 
 
-def vector_type(size: int) -> Any:
-    """Return the type of a column vector."""
-    return sf.matrix_type_from_shape((size, 1))
-
-
 # -- arrays ----------------------------------------------------------------------------------------
 
 
@@ -148,10 +144,7 @@ def lens_bounds(
 ) -> dict[str, tuple[Floats, Floats]]:
     """Return lower and upper bounds of nodes by group, each (n, size); nothing without bounds.
 
-    Args:
-        problem: What takes part.
-        lens: The node type.
-        places: (n, k) of `lens_places`.
+    `places` are those of `lens_places`, (n, k).
     """
     if problem.intrinsics_bounds is None:
         return {}

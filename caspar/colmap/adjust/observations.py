@@ -171,10 +171,6 @@ def without_negative_depths(model: Model, seen: Observations) -> tuple[Model, Ob
 
     Cameras of a whole sphere have nothing behind them.
 
-    Args:
-        model: The model.
-        seen: All its observations.
-
     Returns:
         The model without them, and all its observations.
     """
@@ -214,13 +210,7 @@ def without_observations(model: Model, keypoints: Any) -> Model:
 
 
 def _without(model: Model, seen: Observations, is_dropped: NDArray[np.bool_]) -> Model:
-    """Remove observations, and points that fewer than two then see.
-
-    Args:
-        model: The model.
-        seen: All its observations.
-        is_dropped: (m,) which of them.
-    """
+    """Remove observations, and points that fewer than two then see."""
     num_points = len(model.points.ids)
     left = np.bincount(seen.points[~is_dropped], minlength=num_points)
     is_lost = (np.bincount(seen.points[is_dropped], minlength=num_points) > 0) & (left < 2)
@@ -252,10 +242,6 @@ def mean_errors(model: Model, seen: Observations) -> Floats:
     """Return (num_points,) mean reprojection errors in pixels; -1 for points that nobody sees.
 
     The error of an image of the whole sphere is an angle, in pixels of its equator, as in COLMAP.
-
-    Args:
-        model: The model.
-        seen: All its observations.
     """
     points = _camera_points(model, seen)
     pixels = model.images.keypoints[seen.keypoints]

@@ -1,15 +1,13 @@
-"""What is refined, what is constant, and how the solve works: COLMAP's options and caspar's."""
+"""Options of an adjustment, COLMAP's and caspar's: refined and constant parts, and the solve."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from caspar.errors import OptionError
-from caspar.options import BackendChoice, LinearSolverChoice, Precision
-
-_Choice = TypeVar("_Choice", bound=Enum)
+from caspar.options import BackendChoice, LinearSolverChoice, Precision, choice
 
 
 class LossFunction(Enum):
@@ -103,9 +101,9 @@ class BundleAdjustmentOptions:
                 raise OptionError(f"{one.name}={value!r}: it must be True or False")
             if type(one.default) is int and (type(value) is not int or value < 0):
                 raise OptionError(f"{one.name}={value!r}: it must be an integer of 0 or more")
-        chosen = checked_choice("loss_function_type", LossFunction, self.loss_function_type)
+        chosen = choice(LossFunction, "loss_function_type", self.loss_function_type)
         object.__setattr__(self, "loss_function_type", chosen)
-        method = checked_choice("linear_solver", LinearSolverChoice, self.linear_solver)
+        method = choice(LinearSolverChoice, "linear_solver", self.linear_solver)
         object.__setattr__(self, "linear_solver", method)
         ratios = self.min_focal_length_ratio, self.max_focal_length_ratio
         if not 0 <= ratios[0] < ratios[1]:
@@ -189,25 +187,10 @@ class BundleAdjustmentConfig:
             value = getattr(self, one.name)
             if one.name not in ("fixed_gauge", "filter_negative_depth") and value is not None:
                 object.__setattr__(self, one.name, _checked_ids(one.name, value))
-        object.__setattr__(
-            self, "fixed_gauge", checked_choice("fixed_gauge", Gauge, self.fixed_gauge)
-        )
+        object.__setattr__(self, "fixed_gauge", choice(Gauge, "fixed_gauge", self.fixed_gauge))
         both = self.constant_points & self.variable_points
         if both:
             raise OptionError(f"points {sorted(both)} are both constant and variable")
-
-
-def checked_choice(name: str, kind: type[_Choice], given: Any) -> _Choice:
-    """Return the member of an enum that a caller named.
-
-    Raises:
-        OptionError: There is no such member; those that there are are listed.
-    """
-    try:
-        return kind(given)
-    except ValueError:
-        allowed = ", ".join(repr(member.value) for member in kind)
-        raise OptionError(f"{name}={given!r}: it must be one of {allowed}") from None
 
 
 def _checked_ids(name: str, given: Iterable[Any]) -> frozenset[int]:

@@ -116,12 +116,6 @@ def make_problem(
 ) -> Problem:
     """Choose observations, and say what is constant; the gauge is left open.
 
-    Args:
-        model: The model.
-        seen: All its observations.
-        options: What is refined.
-        config: What takes part.
-
     Raises:
         InputError: The model contradicts itself, or an id of the config is not in the model.
         NothingToAdjustError: No observation takes part.

@@ -1,4 +1,4 @@
-"""Which frame and which sensor each image was taken by.
+"""The frame and the sensor of each image.
 
 Input: a `Model`. Output: rows of frames and sensors. A model of COLMAP 3 has a frame for each image
 and no other sensors. A few passes over the frames, once for an adjustment.
@@ -21,7 +21,7 @@ from caspar.colmap.model import (
     rows_of,
 )
 from caspar.errors import InputError
-from caspar.io.rigid_motions import compose_se3
+from caspar.io.rotations import compose_se3
 
 TO_WXYZ = [3, 0, 1, 2, 4, 5, 6]
 """Places of qw qx qy qz tx ty tz in a pose in caspar's order."""

@@ -44,7 +44,7 @@ observation when it linearises."""
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """What an adjustment refines.
+    """The values that an adjustment refines.
 
     Attributes:
         frames: (num_frames, 7) rig_from_world, qx qy qz qw tx ty tz.
@@ -62,7 +62,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where columns of nodes come from.
+    """The place in `Values` that columns of nodes come from.
 
     Attributes:
         target: The field of `Values`.

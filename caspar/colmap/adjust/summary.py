@@ -83,7 +83,7 @@ class Summary:
         return math.sqrt(cost / self.num_residuals) if self.num_residuals > 0 else math.nan
 
     def weights(self) -> Floats:
-        """How much each keypoint counts at the end, in the order of `model.images.keypoints`.
+        """Return the weight of each keypoint at the end, in the order of `model.images.keypoints`.
 
         Returns:
             (k,) the slope of the loss at its error: 1 without a loss or within its scale, near 0

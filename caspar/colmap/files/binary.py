@@ -6,7 +6,7 @@ scene/reconstruction_io_binary.cc.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from caspar.cameras import MODELS_BY_ID
 from caspar.colmap.model import (
     NO_POINT,
     Cameras,
-    Floats,
     Frames,
     Images,
     Integers,
@@ -48,12 +47,7 @@ IDENTITY = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class ByteReader:
-    """Bytes of a file, taken from front to back.
-
-    Args:
-        data: The whole file.
-        path: Its name, for messages.
-    """
+    """Bytes of a file, taken from front to back."""
 
     def __init__(self, data: bytes, path: str) -> None:
         self.data = data
@@ -131,15 +125,7 @@ def read_cameras(reader: ByteReader) -> Cameras:
         rows.append(row)
         parameters.append(reader.take_array("<f8", count, what))
     reader.finish("camera")
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return Cameras(
-        ids=columns[:, 0].copy(),
-        model_ids=columns[:, 1].copy(),
-        widths=columns[:, 2].copy(),
-        heights=columns[:, 3].copy(),
-        offsets=offsets_of(list(map(len, parameters))),
-        parameters=joined(parameters),
-    )
+    return cameras_of(rows, parameters)
 
 
 def read_images(reader: ByteReader) -> Images:
@@ -230,15 +216,7 @@ def read_rigs(reader: ByteReader) -> Rigs:
             has_pose.append(is_known)
             poses.append(pose)
     reader.finish("rig")
-    columns = np.array(sensors, dtype=np.int64).reshape(-1, 2).T
-    return Rigs(
-        ids=np.array(ids, dtype=np.int64),
-        offsets=offsets_of(counts),
-        sensor_types=columns[0].copy(),
-        sensor_ids=columns[1].copy(),
-        has_pose=np.array(has_pose, dtype=np.bool_),
-        sensor_from_rig=np.array(poses, dtype=np.float64).reshape(-1, 7),
-    )
+    return rigs_of(ids, counts, sensors, has_pose, poses)
 
 
 def read_frames(reader: ByteReader) -> Frames:
@@ -280,9 +258,36 @@ def _check_sensor_types(reader: ByteReader, kinds: list[int], what: str, start: 
         raise reader.error(f"{what} has sensor type {kind}; allowed are {allowed}", start)
 
 
-def joined(parts: list[NDArray[Any]]) -> Floats:
-    """Return one array of float64 of many."""
-    return np.concatenate([np.empty(0), *parts]).astype(np.float64)
+def cameras_of(rows: Sequence[tuple[int, ...]], parameters: Sequence[NDArray[Any]]) -> Cameras:
+    """Cameras of (id, model id, width, height), and the parameters of each."""
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return Cameras(
+        ids=columns[:, 0].copy(),
+        model_ids=columns[:, 1].copy(),
+        widths=columns[:, 2].copy(),
+        heights=columns[:, 3].copy(),
+        offsets=offsets_of(list(map(len, parameters))),
+        parameters=np.concatenate([np.empty(0), *parameters]).astype(np.float64),
+    )
+
+
+def rigs_of(
+    ids: Sequence[int],
+    counts: Sequence[int],
+    sensors: Sequence[tuple[int, int]],
+    has_pose: Sequence[bool],
+    poses: Sequence[Any],
+) -> Rigs:
+    """Rigs and their numbers of sensors; of all sensors (type, id), and the pose if it is known."""
+    columns = np.array(sensors, dtype=np.int64).reshape(-1, 2).T
+    return Rigs(
+        ids=np.array(ids, dtype=np.int64),
+        offsets=offsets_of(counts),
+        sensor_types=columns[0].copy(),
+        sensor_ids=columns[1].copy(),
+        has_pose=np.array(has_pose, dtype=np.bool_),
+        sensor_from_rig=np.array(poses, dtype=np.float64).reshape(-1, 7),
+    )
 
 
 def _split(

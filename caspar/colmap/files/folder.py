@@ -17,9 +17,10 @@ import numpy as np
 from caspar.cameras import MODELS_BY_ID
 from caspar.colmap.files import binary, text
 from caspar.colmap.model import NO_POINT, Cameras, Model, SensorType, num_parameters_of
-from caspar.errors import FileFormatError, InputError, OptionError
+from caspar.errors import FileFormatError, InputError
 from caspar.io.compressed import FilePath, path_text
 from caspar.io.replace import FileTransaction, open_for_replacing
+from caspar.options import choice
 from caspar.user_warnings import warn_user
 
 
@@ -236,7 +237,7 @@ def write_model(model: Model, folder: FilePath, format: str | ModelFormat = "bin
         ['cameras.txt', 'frames.txt', 'images.txt', 'points3D.txt', 'rigs.txt']
     """
     place = Path(path_text(folder))
-    kind = _checked_format(format)
+    kind = choice(ModelFormat, "format", format)
     kind.check(model)
     stale = [_file(place, name, kind) for name in _PARTS.keys() - model.parts().keys()]
     for file in sorted(stale):
@@ -287,14 +288,6 @@ def _check_parameters(cameras: Cameras) -> None:
             raise InputError(
                 f"model, cameras: camera {camera_id} has {found} parameters; its model has {count}"
             )
-
-
-def _checked_format(given: str | ModelFormat) -> ModelFormat:
-    try:
-        return ModelFormat(given)
-    except ValueError:
-        allowed = ", ".join(repr(kind.value) for kind in ModelFormat)
-        raise OptionError(f"format={given!r}: it must be one of {allowed}") from None
 
 
 def _format_of(folder: Path) -> ModelFormat:

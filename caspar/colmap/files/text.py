@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.cameras import MODELS, MODELS_BY_ID
-from caspar.colmap.files.binary import IDENTITY, joined
+from caspar.colmap.files.binary import IDENTITY, cameras_of, rigs_of
 from caspar.colmap.model import (
     Cameras,
     Floats,
@@ -63,12 +63,7 @@ class Line:
 
 
 class LineReader:
-    """Lines of a file, taken from first to last.
-
-    Args:
-        data: The whole file.
-        path: Its name, for messages.
-    """
+    """Lines of a file, taken from first to last."""
 
     def __init__(self, data: bytes, path: str) -> None:
         self._stream = io.BytesIO(data.removeprefix(codecs.BOM_UTF8))
@@ -155,15 +150,7 @@ def read_cameras(reader: LineReader) -> Cameras:
         rows.append((camera_id, model.model_id, *size))
         parameters.append(tokens.floats(model.num_parameters, "parameters"))
         tokens.finish()
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return Cameras(
-        ids=columns[:, 0].copy(),
-        model_ids=columns[:, 1].copy(),
-        widths=columns[:, 2].copy(),
-        heights=columns[:, 3].copy(),
-        offsets=offsets_of(list(map(len, parameters))),
-        parameters=joined(parameters),
-    )
+    return cameras_of(rows, parameters)
 
 
 def read_images(reader: LineReader) -> Images:
@@ -295,15 +282,7 @@ def read_rigs(reader: LineReader) -> Rigs:
             has_pose.append(is_known)
             poses.append(pose)
         tokens.finish()
-    columns = np.array(sensors, dtype=np.int64).reshape(-1, 2).T
-    return Rigs(
-        ids=np.array(ids, dtype=np.int64),
-        offsets=offsets_of(counts),
-        sensor_types=columns[0].copy(),
-        sensor_ids=columns[1].copy(),
-        has_pose=np.array(has_pose, dtype=np.bool_),
-        sensor_from_rig=np.array(poses, dtype=np.float64).reshape(-1, 7),
-    )
+    return rigs_of(ids, counts, sensors, has_pose, poses)
 
 
 def read_frames(reader: LineReader) -> Frames:

@@ -1,5 +1,5 @@
-"""What is known besides pixels: positions of cameras, gravity, intrinsics.
+"""Priors, known besides the pixels: positions of cameras, gravity, intrinsics.
 
-`priors` has what a user gives, `alignment` brings a model to where priors say it is, `factors` has
-their residuals, and `arrays` adds these to what a solver takes.
+`priors` has what a user gives. `arrays` brings a model to where priors say it is, has their
+residuals, and adds these to what a solver takes.
 """

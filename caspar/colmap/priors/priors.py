@@ -1,4 +1,4 @@
-"""What is known besides pixels: positions of cameras, gravity, intrinsics.
+"""Priors, known besides the pixels: positions of cameras, gravity, intrinsics.
 
 Plain arrays, checked once.
 """
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from caspar.colmap.adjust.options import LossFunction, checked_choice
+from caspar.colmap.adjust.options import LossFunction
 from caspar.colmap.model import Floats
 from caspar.errors import InputError, OptionError
+from caspar.options import choice
 
 CHI_SQUARE_3 = 7.814727903251179
 """The squared distance, in standard deviations, that 95 of 100 points in space are within."""
@@ -150,7 +151,7 @@ class PosePriorOptions:
     def __post_init__(self) -> None:
         """Check values."""
         name = "prior_position_loss_function_type"
-        loss = checked_choice(name, LossFunction, self.prior_position_loss_function_type)
+        loss = choice(LossFunction, name, self.prior_position_loss_function_type)
         object.__setattr__(self, name, loss)
         for name in (
             *("prior_position_fallback_stddev", "prior_position_loss_scale"),
@@ -207,10 +208,10 @@ class IntrinsicsPrior:
 
 
 _SEMI_MAJOR_AXIS = 6378137.0
-"""Of WGS84, metres."""
+"""The semi-major axis of WGS84, in metres."""
 
 _FLATTENING = 1 / 298.257223563
-"""Of WGS84."""
+"""The flattening of WGS84."""
 
 
 def _earth_centred(places: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Kernels of a factor for gradients through a solve.
+"""Kernels of a factor, and of its node types, for gradients through a solve.
 
 An instance costs c = w / 2 rho(|r|^2), and g = J^T v with v = w rho' r is its gradient by the
 tangents of its nodes. At a minimum x of all costs the sum G of the gradients is 0, so that a change
@@ -9,6 +9,11 @@ H z = dL / dx (implicit function theorem). `hessian_kernel` writes what an insta
 
 Newton's method on constraints c = 0 needs g and H of factors, by `newton_kernel`, and of
 constraints c, its Jacobian and the second derivative of l^T c, by `constraint_kernel`.
+
+Kernels of a node type take derivatives by its storage to its tangent and back, or move it. With
+C = d storage / d tangent, a derivative c by the storage is C^T c by the tangent. The other way
+there are many: `push_kernel` takes the shortest, C (C^T C)^-1 t, which is tangential. Columns of C
+are orthogonal for all types that SymForce has.
 """
 
 from collections.abc import Sequence
@@ -16,13 +21,19 @@ from collections.abc import Sequence
 from caspar.equations.evaluation import Evaluation
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, SharedSums
 from caspar.equations.parts import FactorPart, SolverPart
-from caspar.frontend.factors.jacobian import Blocks, tangent_jacobians
+from caspar.frontend.factors.jacobian import Blocks, chart_columns, tangent_jacobians
+from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import WEIGHT, Argument, TracedFactor
+from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import TYPES
 from caspar.frontend.symbolic.derive import gradient
+from caspar.frontend.symbolic.epsilon import SYMBOL, value
+from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
+from caspar.ir.graph import Call, TableEntry
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 
@@ -43,6 +54,9 @@ ADJOINT = "adjoint"
 
 PULL = "pull"
 """Part of an argument: the derivative of z . g by it."""
+
+PLACES = "places"
+"""Part of an argument that holds tables: where the numbers are that an instance loads."""
 
 
 def hessian_dim(factor: TracedFactor) -> int:
@@ -129,11 +143,13 @@ def adjoint_kernel(factor: TracedFactor) -> KernelSpec:
 
     Reads z for each node argument, `<argument>__adjoint`. Writes `<argument>__pull`: of constants,
     weights and parameters of losses the derivatives by their scalars, of nodes those by the
-    tangent, which are the instance's part of H z. Those of instances of weight 0 are zeros, but
-    for the derivative by the weight itself.
+    tangent, which are the instance's part of H z; of tables those by the numbers of `table_loads`,
+    whose places are `<argument>__places`, along each axis. Those of instances of weight 0 are
+    zeros, but for the derivative by the weight itself.
     """
     kernel = _builder(factor, "adjoint")
     evaluation = kernel.evaluate(FLOAT)
+    loads = _loads(kernel, factor)
     jacobian = evaluation.jacobian(factor.nodes)
     moved: list[list[Scalar]] = [[] for _ in evaluation.residual]
     for node in factor.nodes:
@@ -143,18 +159,53 @@ def adjoint_kernel(factor: TracedFactor) -> KernelSpec:
     slope = _slope(evaluation)
     product = _times(slope, dot([total(row) for row in moved], evaluation.residual))
     kernel.graph.origin = f"{factor.name}: adjoint"
-    constants = [one for one in factor.inputs if one.node is None]
+    constants = [one for one in factor.inputs if one.node is None and one.table is None]
     read = [scalar.value for one in constants for scalar in evaluation.storage[one.name]]
     slopes = iter(gradient(kernel.graph, product.value, read))
     for one in constants:
         own = [Scalar(kernel.graph, next(slopes)) for _ in evaluation.storage[one.name]]
         _write(kernel, one, own if one.source == WEIGHT else _counted(evaluation, own))
+    for one in factor.tables:
+        calls = loads.get(one.name, [])
+        by_numbers = gradient(kernel.graph, product.value, [call.outputs[0] for call in calls])
+        own = [Scalar(kernel.graph, slope) for slope in by_numbers]
+        places = [Scalar(kernel.graph, place) for call in calls for place in call.operands]
+        if len(calls) > 0:
+            _write(kernel, one, _counted(evaluation, own))
+            kernel.write(one.part(PLACES), places, FLOAT, WriteSequential(rows=True))
     by_node = tangent_jacobians(
         kernel, factor.nodes, [product], evaluation.lowering, evaluation.storage, ()
     )
     for node in factor.nodes:
         _write(kernel, node, _counted(evaluation, by_node[node.name][0]))
     return kernel.build()
+
+
+def table_loads(factor: TracedFactor) -> dict[str, list[TableEntry]]:
+    """Return the numbers that an instance loads from tables, by the argument's name.
+
+    In the order in which `adjoint_kernel` writes derivatives by them.
+    """
+    if len(factor.tables) == 0:
+        return {}
+    kernel = _builder(factor, "adjoint")
+    kernel.evaluate(FLOAT)
+    return {
+        name: [call.data for call in calls if isinstance(call.data, TableEntry)]
+        for name, calls in _loads(kernel, factor).items()
+    }
+
+
+def load_dims(table: Argument, num_loads: int) -> dict[str, int]:
+    """Scalars of the outputs of `adjoint_kernel` for an argument that holds tables."""
+    assert table.table is not None
+    return {table.part(PULL): num_loads, table.part(PLACES): num_loads * table.table.dims}
+
+
+def _loads(kernel: FactorBuilder, factor: TracedFactor) -> dict[str, list[Call]]:
+    """The loads of tables, of arguments with some."""
+    found = {one.name: kernel.graph.gathers(one.value_name) for one in factor.tables}
+    return {name: calls for name, calls in found.items() if len(calls) > 0}
 
 
 def _builder(factor: TracedFactor, role: str) -> FactorBuilder:
@@ -224,3 +275,65 @@ def _exact(
         for row in range(len(rows))
         for column in range(row + 1)
     ]
+
+
+VALUE, INPUT, OUTPUT = "value", "input", "output"
+"""Arguments of both kernels: values of the nodes, what is taken, and where to."""
+
+Columns = list[list[tuple[int, Scalar]]]
+
+
+def is_own_tangent(argument: Argument) -> bool:
+    """Return whether C is the identity: steps are added to the storage, number by number."""
+    chart = argument.storage_by_tangent
+    rows, columns = chart.shape
+    return rows == columns and all(
+        chart[row, column] == (1 if row == column else 0)
+        for row in range(rows)
+        for column in range(columns)
+    )
+
+
+def pull_kernel(argument: Argument) -> KernelSpec:
+    """Writes `output`, (tangent_dim,), from `input`, a derivative by the storage: C^T c."""
+    kernel, columns = _with_chart(argument, "pull")
+    given = kernel.read(INPUT, argument.storage_dim, FLOAT, ReadSequential())
+    pulled = [total([speed * given[place] for place, speed in column]) for column in columns]
+    kernel.write(OUTPUT, pulled, FLOAT, WriteSequential(rows=True))
+    return kernel.build()
+
+
+def push_kernel(argument: Argument) -> KernelSpec:
+    """Writes `output`, (storage_dim,), from `input`, a derivative by the tangent."""
+    kernel, columns = _with_chart(argument, "push")
+    given = kernel.read(INPUT, argument.tangent_dim, FLOAT, ReadSequential())
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    pushed = [zero] * argument.storage_dim
+    for column, entry in zip(columns, given, strict=True):
+        length = total([speed * speed for _, speed in column])
+        for place, speed in column:
+            pushed[place] = pushed[place] + speed * entry / length
+    kernel.write(OUTPUT, pushed, FLOAT, WriteSequential(rows=True))
+    return kernel.build()
+
+
+def move_kernel(argument: Argument) -> KernelSpec:
+    """Writes `output`, (storage_dim,): the value after the step `input`, (tangent_dim,)."""
+    kernel = KernelBuilder(kernel_name(argument.node_type.name, "move"), FLOAT)
+    storage = kernel.read(VALUE, argument.storage_dim, FLOAT, ReadSequential())
+    step = kernel.read(INPUT, argument.tangent_dim, FLOAT, ReadSequential())
+    moved = retracted(argument.node_type, storage, step)
+    kernel.write(OUTPUT, moved, FLOAT, WriteSequential(rows=True))
+    return kernel.build()
+
+
+def _with_chart(argument: Argument, role: str) -> tuple[KernelBuilder, Columns]:
+    """A kernel that has read the value of its node, and the columns of C."""
+    node = argument.node_type
+    kernel = KernelBuilder(kernel_name(node.name, role), FLOAT)
+    read = kernel.read(VALUE, argument.storage_dim, FLOAT, ReadSequential())
+    symbols = {str(SYMBOL): kernel.graph.const(value(FLOAT))}
+    for symbol, scalar in zip(argument.symbols, read, strict=True):
+        symbols[str(symbol)] = scalar.value
+    lowering = Lowering(kernel.graph, symbols, f"node type {node.name}")
+    return kernel, chart_columns(kernel, argument, lowering)

@@ -75,11 +75,11 @@ class Factor(UserFunction):
         return self.pickled(self)
 
     def __copy__(self) -> "Factor":
-        """Itself, as of functions."""
+        """Return itself, as a copy of a function does."""
         return self
 
     def __deepcopy__(self, memo: object) -> "Factor":
-        """Itself, as of functions."""
+        """Return itself, as a copy of a function does."""
         return self
 
     def with_loss(self, loss: Loss | type[Loss] | None) -> "Factor":
@@ -206,7 +206,7 @@ class Constraint(Factor):
     kind: ClassVar[str] = "constraint"
 
     def with_loss(self, loss: Loss | type[Loss] | None) -> Factor:
-        """Refused: what must hold exactly has no loss.
+        """Refuse: a constraint must hold exactly, so it has no loss.
 
         Raises:
             FactorError: Always.

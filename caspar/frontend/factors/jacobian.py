@@ -23,17 +23,17 @@ from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 
 Blocks = dict[str, list[list[Scalar]]]
-"""By the node argument's name: rows x tangent_dim."""
+"""Jacobians of rows x tangent_dim scalars, by the node argument's name."""
 
 
 class RowFactor(Protocol):
     """A symmetric matrix by which the rows of a Jacobian are multiplied."""
 
     def times(self, rows: Sequence[Scalar]) -> list[Scalar]:
-        """It times a vector."""
+        """Return the product of this matrix and a vector."""
 
     def times_blocks(self, blocks: Blocks) -> Blocks:
-        """It times a Jacobian."""
+        """Return the product of this matrix and a Jacobian."""
 
 
 @dataclass(frozen=True)

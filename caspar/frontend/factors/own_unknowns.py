@@ -46,12 +46,19 @@ def without_own_unknowns(factor: TracedFactor) -> TracedFactor:
         values.append((one.source, tuple(best[taken : taken + one.storage_dim])))
         taken += one.storage_dim
     others = tuple(one for one in factor.arguments if one.own_bounds is None)
-    return replace(factor, arguments=others, residual=tuple(rows), own=tuple(values))
+    known = dict(zip(symbols, best, strict=True))
+    looked_up = tuple(
+        (source, tuple(sf.sympify(place).subs(known) for place in places))
+        for source, places in factor.looked_up
+    )
+    return replace(
+        factor, arguments=others, residual=tuple(rows), own=tuple(values), looked_up=looked_up
+    )
 
 
-def own_values(factor: TracedFactor) -> TracedFactor:
-    """The factor whose rows are the values of its own unknowns, in the order of `own`."""
-    rows = tuple(value for _, values in factor.own for value in values)
+def with_rows(factor: TracedFactor, named: Sequence[tuple[str, tuple[Any, ...]]]) -> TracedFactor:
+    """The factor whose rows are expressions by name, such as the values of its own unknowns."""
+    rows = tuple(value for _, values in named for value in values)
     return replace(factor, residual=rows, own=(), loss=None, terms=())
 
 

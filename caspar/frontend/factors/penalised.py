@@ -22,10 +22,6 @@ ROOT, SHIFT = "penalty_root", "multiplier_shift"
 def penalised(factor: TracedFactor, kind: ConstraintKind) -> TracedFactor:
     """The factor of a constraint.
 
-    Args:
-        factor: Its function.
-        kind: What must hold.
-
     Raises:
         FactorError: An argument has the name of the factor's own data, or no entry depends on an
             unknown.

@@ -5,11 +5,10 @@ of its arguments. Once for each solver, a few milliseconds; derivatives come lat
 no compiled plan is cached.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
@@ -36,9 +35,9 @@ from caspar.frontend.markers import (
 from caspar.frontend.names import VALUE, internal_name, part_name
 from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.field_types import tangent_parts
 from caspar.frontend.symbolic.lines import Lines
 from caspar.frontend.symbolic.symbols import with_own_symbols
-from caspar.frontend.symbolic.tangent_parts import tangent_parts
 from caspar.frontend.symbolic.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
 from caspar.frontend.tracing.signature import (
@@ -52,6 +51,10 @@ from caspar.frontend.tracing.signature import (
     run_on_symbols,
 )
 from caspar.memory.access import Accessor
+
+if TYPE_CHECKING:
+    from caspar.frontend.grids import Grid
+    from caspar.frontend.patches import Patch
 
 WEIGHT = "weight"
 """Under which name weights are passed beside a factor's arguments."""
@@ -152,6 +155,8 @@ class Argument:
         is_narrow: Of constants: whether their array is in the type of storage, if that is another
             one than that of values.
         own_bounds: Of an unknown that each instance owns, until it is eliminated: its bounds.
+        patch: Of a part of a patch of a table: the value that the function gets. `source` is then
+            the argument's name, a dot and the part.
     """
 
     name: str
@@ -164,6 +169,12 @@ class Argument:
     symbolic: Any
     is_narrow: bool = False
     own_bounds: tuple[float, float] | None = None
+    patch: "Patch | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def written(self) -> str:
+        """The argument in the user's signature."""
+        return self.source.partition(".")[0]
 
     @property
     def node_type(self) -> NodeType:
@@ -225,6 +236,8 @@ class TracedFactor:
         terms: Weight and parameters of the loss, as constant arguments.
         own: Unknowns that each instance owns, by name; one expression in the other arguments for
             each of their scalars. They are no arguments: the residual is that of their best values.
+        looked_up: By argument that is a table of unknowns, the coordinates at which it is looked
+            up, one place after the other.
     """
 
     name: str
@@ -235,11 +248,31 @@ class TracedFactor:
     loss: TracedLoss | None = None
     terms: tuple[Argument, ...] = ()
     own: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    looked_up: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
         """Everything that is read for an instance: the arguments, then weight and loss data."""
         return (*self.arguments, *self.terms)
+
+    @property
+    def tables(self) -> tuple[Argument, ...]:
+        """The arguments that hold tables."""
+        return tuple(argument for argument in self.arguments if argument.table is not None)
+
+    @cached_property
+    def inside(self) -> tuple[Any, ...]:
+        """Expressions that are 1. An instance for which one is 0 is left out: see `Border`."""
+        if len(self.tables) == 0:
+            return ()
+        from caspar.frontend.symbolic.lookups import inside_tables
+
+        return inside_tables(self.residual)
+
+    @cached_property
+    def patches(self) -> "dict[str, type[Grid]]":
+        """The tables whose numbers are unknowns, by argument of the user's signature."""
+        return {one.written: one.patch.grid for one in self.arguments if one.patch is not None}
 
     @property
     def is_plain(self) -> bool:
@@ -292,26 +325,6 @@ class TracedFactor:
         return f"{key}, {terms}, {'' if self.loss is None else self.loss.key}"
 
 
-def refuse_tables(what: str, factors: Sequence[TracedFactor]) -> None:
-    """Raise if a factor looks values up in tables where that is not supported.
-
-    Args:
-        what: What does not support it, such as `BatchSolver`.
-        factors: All factors.
-
-    Raises:
-        FactorError: Names the factor and the argument.
-    """
-    for factor in factors:
-        for argument in factor.arguments:
-            if argument.table is not None:
-                raise FactorError(
-                    f"{what}: factor {factor.name}, argument {argument.source}: values looked up "
-                    f"in tables ({argument.table.__name__}) are not supported here; "
-                    "caspar.Solver on one device and caspar.kernel support them"
-                )
-
-
 def trace(factor: Factor) -> TracedFactor:
     """Run a factor's function on symbols.
 
@@ -337,7 +350,13 @@ def trace(factor: Factor) -> TracedFactor:
     except SymForceGrewError:
         return trace(factor)
     rows = residual_rows(factor, residual, lines)
-    return TracedFactor(factor.name, factor.location, tuple(arguments), rows, lines)
+    looked_up = tuple(
+        (name, tuple(one for place in call_values[name].places for one in place))
+        for name in dict.fromkeys(one.written for one in arguments if one.patch is not None)
+    )
+    return TracedFactor(
+        factor.name, factor.location, tuple(arguments), rows, lines, looked_up=looked_up
+    )
 
 
 def _make_argument(
@@ -366,10 +385,13 @@ def _make_argument(
         ]
         return halves, Pair(half.symbolic for half in halves)
     is_table = isinstance(declared, type) and issubclass(declared, Table)
+    if is_table and kind is ArgumentKind.NODE_SHARED:
+        return _parts_of_patch(factor, name, source, declared, taken)
     if is_table and kind not in (ArgumentKind.CONST_INDEXED, ArgumentKind.CONST_UNIQUE):
         raise FactorError(
             f"{where}: {declared.__name__} is a type of tables, which take ConstUnique (one table) "
-            f"or ConstIndexed (each instance names its table), not {kind.value}"
+            "or ConstIndexed (each instance names its table), or TunableShared (one table of "
+            f"unknowns), not {kind.value}"
         )
     if get_origin(declared) is Pair:
         raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
@@ -378,6 +400,25 @@ def _make_argument(
     if isinstance(marker, TunableSequential):
         made = replace(made, own_bounds=(marker.lower, marker.upper))
     return [made], made.symbolic
+
+
+def _parts_of_patch(
+    factor: Factor, name: str, source: str, grid: "type[Grid]", taken: set[str]
+) -> "tuple[list[Argument], Patch]":
+    """The knots of a patch as nodes and its base as a constant, and the value of all of them."""
+    from caspar.frontend.patches import BASE, part_source, patch_type
+
+    patch = argument_value(factor, patch_type(grid), source, taken)
+    node, sequential = ArgumentKind.NODE_SHARED, ArgumentKind.CONST_SEQUENTIAL
+    parts: list[tuple[str, int | str, ArgumentKind, Any, Any]]
+    parts = [(f"knot{k}", k, node, grid.Knot, knot) for k, knot in enumerate(patch.knots())]
+    parts.append((BASE, BASE, sequential, type(patch.base()), patch.base()))
+    arguments = []
+    for part, key, kind, declared, value in parts:
+        own_name, own_source = part_name(name, part), part_source(source, key)
+        made = _one_argument(factor, own_name, own_source, kind, False, declared, value)
+        arguments.append(replace(made, patch=patch))
+    return arguments, patch
 
 
 def _marker(where: str, annotation: Any) -> Marker:

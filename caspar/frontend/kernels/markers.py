@@ -85,6 +85,11 @@ def marked(function: UserFunction, role: Role, name: str, annotation: Any) -> Ma
             f"{where}: {declared.__name__} is a type of tables, which are arguments with "
             f"ReadUnique (one table) or ReadIndexed (each item names its table), not {access.name}"
         )
+    if issubclass(declared, Table) and declared.refuses:
+        raise KernelError(
+            f"{where}: {declared.__name__} has border='refuse', which leaves instances of factors "
+            "out; a kernel has none: use 'clamp' or 'zero'"
+        )
     symbolic, storage_dim = symbolic_value(function, declared, name, role, name)
     access = _with_default(where, declared, access, storage_dim)
     return Marked(declared, storage_dim, symbolic, access)
@@ -193,10 +198,6 @@ def access_key(where: str, access: Accessor) -> str:
 
     Of those that come with caspar the `repr`: their code is part of every key already. Of others
     also the source of their class: who changes it in a notebook gets a new kernel.
-
-    Args:
-        where: Kernel and argument or output, for errors.
-        access: The access.
 
     Raises:
         KernelError: The source is not to be had.

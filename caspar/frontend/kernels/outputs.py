@@ -15,7 +15,7 @@ from caspar.frontend.tracing.signature import (
 )
 
 ResultType = type[tuple[Any, ...]] | None
-"""What outputs are returned in: `tuple` or a NamedTuple class; None: a single one as it is."""
+"""The class that outputs are returned in: `tuple` or a NamedTuple; None: a single one as it is."""
 
 
 def declared_outputs(function: UserFunction) -> tuple[dict[str, Any], ResultType]:

@@ -49,7 +49,7 @@ _WRITES: dict[type[Accessor], type[WriteAccessor]] = {
     ReadPair: WritePair,
     ReadStrided: AddStrided,
 }
-"""How the derivative by what an access reads is written."""
+"""The access that writes the derivative by the values that an access reads."""
 
 _READS: dict[type[Accessor], type[ReadAccessor]] = {
     WriteSequential: ReadSequential,
@@ -65,7 +65,7 @@ _READS: dict[type[Accessor], type[ReadAccessor]] = {
     WriteStrided: ReadStrided,
     AddStrided: ReadStrided,
 }
-"""How the cotangent of what an access writes is read."""
+"""The access that reads the cotangent of the values that an access writes."""
 
 
 def cotangent_name(output: str) -> str:
@@ -100,10 +100,6 @@ def with_plain_rows(traced: TracedKernel) -> TracedKernel:
 
 def pulled_kernel(traced: TracedKernel, wanted: Collection[str]) -> TracedKernel:
     """The kernel of the derivatives.
-
-    Args:
-        traced: With plain rows.
-        wanted: Arguments to derive by.
 
     Returns:
         A kernel of the same arguments and `cotangent_name` of each output; its outputs are

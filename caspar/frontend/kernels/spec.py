@@ -15,7 +15,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 
 Read = Mapping[str, list[Scalar]]
-"""What a kernel has read, by the names of its inputs' parts."""
+"""Values that a kernel has read, by the names of its inputs' parts."""
 
 
 def kernel_spec(

@@ -90,10 +90,6 @@ def storage_of(declared: Any, value: Any) -> list[Any]:
     its scalars, of other types only the type itself, what it derives from in SymForce, or what
     derives from it.
 
-    Args:
-        declared: A storage type.
-        value: What should be one.
-
     Raises:
         MisfitError: It is not.
     """
@@ -119,10 +115,6 @@ def storage_of(declared: Any, value: Any) -> list[Any]:
 
 def value_of(declared: Any, value: Any) -> Any:
     """A value as one of a declared type: a list or tuple of scalars becomes a vector.
-
-    Args:
-        declared: A storage type.
-        value: What should be one.
 
     Raises:
         MisfitError: It is not.

@@ -67,11 +67,6 @@ def with_symbolic_epsilon(
 
     Modules that are imported meanwhile get the usual epsilon.
 
-    Args:
-        function: What to call.
-        args: Its positional arguments.
-        kwargs: Its other arguments.
-
     Raises:
         SymForceGrewError: It imported functions that took the usual epsilon: call it again.
     """

@@ -1,6 +1,10 @@
-"""The types of a dataclass's fields, in the order in which SymForce stores them."""
+"""The types of a dataclass's fields, in the order in which SymForce stores them.
+
+Also the parts of a tangent that have one unit: directions of a vector, axes of a rotation.
+"""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from functools import cache
 from typing import Any, get_type_hints
@@ -57,7 +61,7 @@ _ORDERS: dict[type, str] = {
     sf.Rot3: "qx qy qz qw",
     sf.Pose3: "qx qy qz qw tx ty tz",
 }
-"""How SymForce stores rotations and poses."""
+"""SymForce's storage orders of rotations and poses."""
 
 
 @cache
@@ -104,3 +108,34 @@ def tangent_pieces(declared: Any) -> dict[str, tuple[Any, range]]:
     places = tangent_fields(declared)
     types = field_types(declared)
     return {name: (kind, places[name]) for name, kind in zip(places, types, strict=True)}
+
+
+_PARTS: tuple[tuple[type, tuple[int, ...]], ...] = (
+    (sf.Pose3, (3, 3)),
+    (sf.Pose2, (1, 2)),
+    (sf.Rot3, (3,)),
+    (sf.Unit3, (2,)),
+    (sf.V3, (3,)),
+    (sf.V2, (2,)),
+)
+
+
+def tangent_parts(declared: Any) -> tuple[range, ...]:
+    """The parts of a type's tangent that have two or more scalars of one unit, in order.
+
+    Of a dataclass, those of its fields. Vectors of two and three scalars are taken for places;
+    what longer ones hold is not known.
+    """
+    if not inspect.isclass(declared):
+        return ()
+    sizes = next((sizes for base, sizes in _PARTS if issubclass(declared, base)), None)
+    if sizes is not None:
+        ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+        parts = (range(end - size, end) for size, end in zip(sizes, ends, strict=True))
+        return tuple(part for part in parts if len(part) > 1)
+    found: list[range] = []
+    first = 0
+    for kind in field_types(declared):
+        found += [range(first + part.start, first + part.stop) for part in tangent_parts(kind)]
+        first += LieGroupOps.tangent_dim(kind)
+    return tuple(found)

@@ -107,11 +107,6 @@ class Lines:
 def run_with_lines(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Lines]:
     """Call a function and record the lines of the expressions it makes.
 
-    Args:
-        function: The residual function; it runs as it would without.
-        args: Its positional arguments.
-        kwargs: Its other arguments.
-
     Returns:
         What it returned, and the lines: none where another trace function is active.
     """

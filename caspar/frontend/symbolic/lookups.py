@@ -11,9 +11,14 @@ Where the table's symbol is a number, as in the comparison of a function with it
 there is no table: a lookup is then an arbitrary smooth function of its coordinates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
+from typing import Any
+
+import symengine
+import symforce.symbolic as sf
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import TableEntry
@@ -21,6 +26,9 @@ from caspar.ir.ops import Op
 
 PREFIX = "caspar.lookup"
 """The name of every such function begins with it; no name of a user's function has a dot."""
+
+INSIDE = "caspar.inside"
+"""The function that says whether a place is in a table."""
 
 
 class Method(Enum):
@@ -41,10 +49,12 @@ class Border(Enum):
 
     CLAMP: The nearest sample of the table.
     ZERO: 0.
+    REFUSE: The nearest sample, but an instance with a place outside of the table is left out.
     """
 
     CLAMP = "clamp"
     ZERO = "zero"
+    REFUSE = "refuse"
 
 
 @dataclass(frozen=True)
@@ -81,11 +91,8 @@ class Lookup:
 def lower_lookup(builder: GraphBuilder, lookup: Lookup, operands: Sequence[int]) -> int:
     """The value of a lookup.
 
-    Args:
-        builder: Receives the calls.
-        lookup: What is looked up.
-        operands: The first number that is read of the table, then the coordinates, the one along
-            the last axis first.
+    Operands are the first number that is read of the table, then the coordinates, the one along
+    the last axis first.
     """
     first, *coordinates = operands
     source = builder.producer_of(first)
@@ -105,6 +112,40 @@ def lower_lookup(builder: GraphBuilder, lookup: Lookup, operands: Sequence[int])
             ]
         )
     return _interpolated(builder, entry, axes, [])
+
+
+def inside_tables(rows: Iterable[Any]) -> tuple[Any, ...]:
+    """Expressions that are 1 if a place is in its table, and 0 if an instance is left out.
+
+    Args:
+        rows: Of a residual. Their lookups with `Border.REFUSE` count, each place once.
+    """
+    found: dict[Any, None] = {}
+    for row in rows:
+        for lookup in sf.sympify(row).atoms(symengine.Function):
+            name = lookup.get_name() if type(lookup).__name__ == "FunctionSymbol" else ""
+            known = Lookup.of_name(name)
+            if known is not None and known.border is Border.REFUSE:
+                found[symengine.Function(INSIDE)(*lookup.args)] = None
+    return tuple(sorted(found, key=str))
+
+
+def lower_inside(builder: GraphBuilder, operands: Sequence[int]) -> int:
+    """1 if a place is in the table, 0 if not, NaN if a coordinate is none; it has no derivative.
+
+    Args:
+        builder: Receives the calls.
+        operands: As for `lower_lookup`.
+    """
+    first, *coordinates = operands
+    source = builder.producer_of(first)
+    if source.op is Op.CONST:
+        return builder.const(1.0)
+    assert isinstance(source.data, tuple)
+    flag = builder.gather(TableEntry(source.data[0], 1, 1, True), coordinates[::-1])
+    zero = builder.const(0.0)
+    floors = [builder.unary(Op.ABS, builder.unary(Op.FLOOR, one)) for one in coordinates]
+    return builder.sum([flag, *(builder.binary(Op.MIN, one, zero) for one in floors)])
 
 
 def _interpolated(
@@ -148,31 +189,36 @@ Weights = Callable[[GraphBuilder, int], dict[int, int]]
 """(builder, distance from the sample below) -> weights."""
 
 
-def _weights(polynomials: dict[int, Sequence[float]]) -> Weights:
+def _weights(polynomials: Mapping[int, Sequence[Fraction]]) -> Weights:
     return lambda builder, x: {
-        offset: _polynomial(builder, x, coefficients)
+        offset: _polynomial(builder, x, list(map(float, coefficients)))
         for offset, coefficients in polynomials.items()
     }
 
 
-WEIGHTS: dict[Method, Weights] = {
-    Method.LINEAR: _weights({0: (1.0, -1.0), 1: (0.0, 1.0)}),
-    Method.CUBIC: _weights(
-        {
-            -1: (0.0, -0.5, 1.0, -0.5),
-            0: (1.0, 0.0, -2.5, 1.5),
-            1: (0.0, 0.5, 2.0, -1.5),
-            2: (0.0, 0.0, -0.5, 0.5),
-        }
-    ),
-    Method.BSPLINE3: _weights(
-        {
-            -1: (1.0 / 6.0, -0.5, 0.5, -1.0 / 6.0),
-            0: (2.0 / 3.0, 0.0, -1.0, 0.5),
-            1: (1.0 / 6.0, 0.5, 0.5, -0.5),
-            2: (0.0, 0.0, 0.0, 1.0 / 6.0),
-        }
-    ),
+def _sixths(*numerators: int) -> tuple[Fraction, ...]:
+    return tuple(Fraction(numerator, 6) for numerator in numerators)
+
+
+POLYNOMIALS: dict[Method, dict[int, tuple[Fraction, ...]]] = {
+    Method.LINEAR: {0: _sixths(6, -6), 1: _sixths(0, 6)},
+    Method.CUBIC: {
+        -1: _sixths(0, -3, 6, -3),
+        0: _sixths(6, 0, -15, 9),
+        1: _sixths(0, 3, 12, -9),
+        2: _sixths(0, 0, -3, 3),
+    },
+    Method.BSPLINE3: {
+        -1: _sixths(1, -3, 3, -1),
+        0: _sixths(4, 0, -6, 3),
+        1: _sixths(1, 3, 3, -3),
+        2: _sixths(0, 0, 0, 1),
+    },
 }
-"""The weights of each method: R. Keys, Cubic Convolution Interpolation for Digital Image
-Processing, 1981, with a = -1/2; M. Unser, Splines: A Perfect Fit for Signal Processing, 1999."""
+"""The weights of each method, by offset from the sample below, lowest power first: R. Keys, Cubic
+Convolution Interpolation for Digital Image Processing, 1981, with a = -1/2; M. Unser, Splines: A
+Perfect Fit for Signal Processing, 1999."""
+
+WEIGHTS: dict[Method, Weights] = {
+    method: _weights(polynomials) for method, polynomials in POLYNOMIALS.items()
+}

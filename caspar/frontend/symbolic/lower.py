@@ -160,7 +160,7 @@ def _comparison(op: Op, compare: Callable[[float, float], bool]) -> Rule:
 
 
 def _all_or_any(op: Op, neutral: float) -> Rule:
-    """AND or OR: a known operand decides, or has no influence."""
+    """Return the rule of AND or OR: a known operand decides, or has no influence."""
 
     def rule(builder: GraphBuilder, expression: Any, operands: Sequence[int]) -> int:
         literals = [builder.literal(operand) for operand in operands]
@@ -235,7 +235,7 @@ _FUNCTIONS = {
 """Functions that are one op."""
 
 _IDENTITIES = ("UnevaluatedExpr", "conjugate", "re")
-"""What leaves a real number as it is."""
+"""Functions that leave a real number as it is."""
 
 TRUTH_RULES: dict[str, Rule] = {
     "StrictLessThan": _comparison(Op.LT, operator.lt),
@@ -292,7 +292,7 @@ SUPPORTED = tuple(
         key=str.lower,
     )
 )
-"""What a user may call beside arithmetic and comparisons, for error messages."""
+"""Functions that a residual may call beside arithmetic and comparisons, for error messages."""
 
 
 NOT_NUMBERS = {
@@ -309,9 +309,7 @@ class Lowering:
     """Lowers expressions into one builder; equal subexpressions are lowered once.
 
     Args:
-        builder: Receives the calls.
         symbols: Value of each symbol, by name.
-        where: The factor or node type, for errors.
         lines: Where sub-expressions come from: the origin of their calls. One that has no line
             takes that of the expression it is in, and else the builder's origin as it was.
     """
@@ -377,8 +375,10 @@ class Lowering:
         return NUMBER_RULES[kind](self._builder, expression, numbers)
 
     def _lookup(self, expression: Any, numbers: Sequence[int]) -> int:
-        from caspar.frontend.symbolic.lookups import Lookup, lower_lookup
+        from caspar.frontend.symbolic.lookups import INSIDE, Lookup, lower_inside, lower_lookup
 
+        if expression.get_name() == INSIDE:
+            return lower_inside(self._builder, numbers)
         lookup = Lookup.of_name(expression.get_name())
         if lookup is None:
             raise self._unsupported(expression)

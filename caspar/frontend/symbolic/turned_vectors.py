@@ -40,11 +40,11 @@ from caspar.ir.ops import Op
 QUATERNION = 4
 NUM_POINTS = 5
 TOLERANCE = 1e-9
-"""Of a difference, relative to the largest terms of what is compared."""
+"""Largest difference that counts as none, relative to the largest terms of both sides."""
 MAX_COUNT = 16.0
 """Whole numbers up to it stay as they are; other literals are random."""
 LITERALS = "literals of the residual"
-"""Where they are read from."""
+"""The argument that these literals are read from."""
 
 Array = NDArray[Any]
 
@@ -114,13 +114,7 @@ def rotation_matrix(node: _Argument, start: int) -> Any:
 def turned_vectors(
     arguments: Sequence[_Argument], residual: Sequence[Any], where: str
 ) -> tuple[TurnedVector, ...]:
-    """The rotations of a factor that act through a vector alone, at most one vector each.
-
-    Args:
-        arguments: Its arguments.
-        residual: Its rows.
-        where: The factor, for errors.
-    """
+    """The rotations of a factor that act through a vector alone, at most one vector each."""
     rotations = [
         (node, unit.start)
         for node in arguments

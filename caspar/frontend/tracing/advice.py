@@ -15,7 +15,7 @@ CONDITIONS = (
     "write sf.Piecewise((value, condition), (other value, True)), sf.Min or sf.Max; conditions are "
     "sf.sympy.Eq(a, b), sf.sympy.Ne(a, b), a < b, a <= b, and sf.sympy.And, Or and Not of them"
 )
-"""What takes the place of decisions."""
+"""Advice on what to write instead of a branch."""
 
 
 class ConditionError(TypeError):

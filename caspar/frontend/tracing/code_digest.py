@@ -18,7 +18,8 @@ _LIBRARIES = ("builtins", "caspar", "numpy", "symengine", "symforce", "sympy", "
 """Packages whose types are not looked into."""
 
 MAX_ELEMENTS = 100
-"""Of a tuple: a table of the user's may be long, and this is done in every process."""
+"""Elements of a container that are looked at: a user's table may be long, and every process does
+this."""
 
 MAX_KEY = 8
 """Numbers of a tuple that may be a key."""
@@ -45,12 +46,7 @@ class UserCode:
 
 
 def user_code(function: Callable[..., Any], types: Sequence[type]) -> UserCode:
-    """The code of a function, of its arguments' types, and of what they name.
-
-    Args:
-        function: Of the user, wherever it is.
-        types: Of its arguments.
-    """
+    """The code of a function, of its arguments' types, and of what they name."""
     code = UserCode()
     seen: dict[int, Any] = {id(function): function}  # kept, so that no other thing has their id
     pending: list[Any] = [*_enter_function(code, function), *types]

@@ -45,7 +45,7 @@ _ON_BEHALF = (
 
 
 class _Asker(Enum):
-    """Whose code a frame runs."""
+    """The author of the code that a frame runs."""
 
     USER = "decides"
     CALLER = "asks on behalf of its caller"
@@ -53,7 +53,7 @@ class _Asker(Enum):
 
 
 class Askers:
-    """Those of one run of the user's function.
+    """The askers of one run of the user's function.
 
     Args:
         own_file: Where the function is: the user's, wherever that is.

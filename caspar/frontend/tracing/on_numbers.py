@@ -49,18 +49,18 @@ MAX_WORK = 6_000
 """Sub-expressions times points: large functions run at fewer points, but `MIN_POINTS`."""
 MIN_POINTS = 3
 TOLERANCE = 1e-6
-"""Of a difference between a trace and a run, relative to the numbers."""
+"""Largest difference between a trace and a run that counts as none, relative to the numbers."""
 SAME_RUN = 1e-12
-"""Of a difference between two runs."""
+"""The same between two runs."""
 SMALL = 1e-9
-"""Of a difference, relative to the row's usual size."""
+"""The same, relative to the row's usual size."""
 ZERO_DIVISION = frozenset({"ZeroDivisionError", "ArithmeticError"})
 """Names in the code of functions that expect errors of divisions."""
 MAX_NUMBERS = 8
 """Numbers of an argument in an error."""
 
 _ONES = 2
-"""Which point has ones: with them, sums and products of whole numbers are exact."""
+"""The number of the point of ones: there, sums and products of whole numbers are exact."""
 
 _Rows = Sequence[Any]
 
@@ -122,12 +122,7 @@ def _num_sub_expressions(rows: Sequence[Any]) -> int:
 
 
 class _OnNumbers:
-    """The function at points.
-
-    Args:
-        comparison: The function.
-        points: Those to begin with.
-    """
+    """The function at points."""
 
     def __init__(self, comparison: Comparison, points: Array) -> None:
         self._comparison = comparison
@@ -307,12 +302,7 @@ class _OnNumbers:
 
 
 def _evaluated(rows: Sequence[Any], numbers: Mapping[str, float]) -> list[float]:
-    """Numbers of expressions; NaN where kernels could not compute them.
-
-    Args:
-        rows: The expressions.
-        numbers: Of the symbols.
-    """
+    """Numbers of expressions; NaN where kernels could not compute them."""
     builder = GraphBuilder(DType.FLOAT64)
     symbols = {name: builder.const(number) for name, number in numbers.items()}
     symbols[str(SYMBOL)] = builder.const(value(DType.FLOAT64))

@@ -46,12 +46,7 @@ class PointArgument:
 
 
 def drawn_points(arguments: Sequence[PointArgument], literals: Sequence[float]) -> Array:
-    """(points, scalars) of all arguments one after the other; the first point is a common one.
-
-    Args:
-        arguments: Of the function.
-        literals: Numbers that stand in it.
-    """
+    """(points, scalars) of all arguments one after the other; the first point is a common one."""
     dim = sum(argument.num_scalars for argument in arguments)
     rng = np.random.default_rng(0)
     rows = [

@@ -94,12 +94,7 @@ class Reading:
 
 
 def reading_of(function: Callable[..., Any], annotations: Mapping[str, Any]) -> Reading | None:
-    """Return what a function may read now; None: that cannot be told.
-
-    Args:
-        function: Of the user.
-        annotations: Of its arguments, evaluated.
-    """
+    """Return what a function may read now; None: that cannot be told."""
     walk = _Walk()
     try:
         walk.follow(function, dict(annotations))
@@ -269,7 +264,7 @@ _PARTS: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
     partial: lambda thing: (thing.func, thing.args, thing.keywords),
     MethodType: lambda thing: (thing.__func__, thing.__self__),
 }
-"""What objects of Python's own types consist of."""
+"""The parts of objects of Python's own types."""
 
 
 def _attribute(module: ModuleType, name: str) -> tuple[Any, ...]:

@@ -169,7 +169,7 @@ _IMMUTABLE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE of CPython's `object.h`."""
 
 _NUM_WORDS = 40
-"""Of a type object, which has more; `tp_flags` is the 21st, or one of the next."""
+"""Words of a type object that are searched; `tp_flags` is the 21st, or one of the next."""
 
 
 class Members:

@@ -33,7 +33,7 @@ NO_STORAGE_TYPE = (
     "is not a storage type; use a SymForce type such as sf.V3 or sf.Pose3, a subclass of one, or a "
     "dataclass of them"
 )
-"""What errors say of a declared type that is none."""
+"""The words of an error about a declared type that is not a storage type."""
 
 
 MAX_ARGUMENTS = 500
@@ -306,10 +306,7 @@ def matrix_shape(value: Any) -> tuple[int, ...]:
 def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, Lines]:
     """Call the function; an error in it names the function and the user's line.
 
-    Args:
-        user: The function.
-        values: A symbolic value for each argument, or a pair of them; the function may write into
-            them.
+    The function may write into the values.
 
     Returns:
         What it returned, and where sub-expressions come from.
@@ -370,14 +367,7 @@ def _users_lines(user: UserFunction, error: BaseException) -> str:
 
 
 def check_is_number(user: UserFunction, what: str, expression: Any, lines: Lines) -> None:
-    """Raise if an expression is no number whatever the arguments are.
-
-    Args:
-        user: The function.
-        what: The expression, such as "the residual".
-        expression: A SymEngine expression.
-        lines: Where it comes from.
-    """
+    """Raise if an expression is no number whatever the arguments are."""
     meaning = NOT_NUMBERS.get(type(expression).__name__)
     if meaning is not None:
         place = lines.place(lines.of.get(expression))

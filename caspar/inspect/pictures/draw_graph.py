@@ -185,10 +185,7 @@ class _Node:
 def draw_graph(graph: Graph, title: str, outputs: Sequence[str] = ()) -> str:
     """A graph as SVG.
 
-    Args:
-        graph: What to draw.
-        title: Stands above it.
-        outputs: Names of arguments that are written: only what they need is drawn. Empty: all.
+    Only what the arguments in `outputs` need is drawn; of none, everything.
 
     Raises:
         BackendError: igraph is not installed.

@@ -75,7 +75,7 @@ _HEAD_WIDTH = 460.0
 _SIZE = 10.0
 _MEMORY_COLOR, _PEAK_COLOR = "#DAE8FC", "#F8CECC"
 _BAR_COLORS = {False: "#9DB8D9", True: "#B9A3C6"}
-"""By whether a value was read from memory."""
+"""Colours of bars; the key is True if the value was read from memory."""
 
 _PRESSURE_COLOR, _MARK_COLOR = "#D6B656", "#B85450"
 
@@ -97,7 +97,7 @@ def draw_program(program: Program, title: str) -> str:
     _write_rows(drawing, program, texts, top, (right, levels))
     for entry in live_ranges(program):
         _write_range(drawing, entry, column[entry.register], top, program)
-    room = max(4.0 * peak + 40.0, text_width(_pressure_text(peak), _SIZE))
+    room = max(4.0 * peak + 40.0, text_width(f"pressure, peak {peak}", _SIZE))
     width = max(right + room + _MARGIN, text_width(title) + 2.0 * _MARGIN, _HEAD_WIDTH)
     return drawing.finish((width, top + ROW * len(texts) + _MARGIN), title)
 
@@ -105,10 +105,6 @@ def draw_program(program: Program, title: str) -> str:
 def _shortened(instruction: Instruction) -> str:
     text = print_instruction(instruction).partition("  # ")[0]
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
-
-
-def _pressure_text(peak: int) -> str:
-    return f"pressure, peak {peak}"
 
 
 def _write_head(
@@ -130,7 +126,7 @@ def _write_head(
         if len(places) > 0:
             at = (places[0] - COLUMN / 2.0, top - 22.0)
             drawing.text(at, what if len(places) > 4 else kind, size=_SIZE, anchor="start")
-    drawing.text((right, top - 9.0), _pressure_text(peak), size=_SIZE, anchor="start")
+    drawing.text((right, top - 9.0), f"pressure, peak {peak}", size=_SIZE, anchor="start")
 
 
 def _write_legend(drawing: Drawing) -> None:

@@ -1,19 +1,75 @@
 """Make a `PoseGraph` of the lines of a file: rows for ids, storage order, roots of information.
 
-Input: `GraphRecords`. Output: `PoseGraph`. Cost: once per file, a microsecond a line.
+Input: a file, and its kinds of lines. Output: `PoseGraph`. Cost: once per file, a microsecond a
+line.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import FileFormatError
+from caspar.errors import FileFormatError, OptionError
+from caspar.io.compressed import FilePath, open_for_reading, path_text
 from caspar.io.graphs.chained import chained_poses, motions, seen_points
-from caspar.io.graphs.groups import NO_OFFSET, Group, Reading, group_of, stored
-from caspar.io.graphs.lines import GraphRecords, Line, Section, parse_records
+from caspar.io.graphs.groups import NO_OFFSET, Group, Indefinite, Reading, group_of, stored
+from caspar.io.graphs.lines import (
+    GraphRecords,
+    Line,
+    LineKind,
+    Section,
+    parse_records,
+    read_records,
+)
 from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, SensorEdges, Sightings
 from caspar.io.rotations import FloatArray
+from caspar.user_warnings import warn_user
+
+UnknownLines = Literal["error", "skip"]
+"""A reader's reaction to lines of a kind that it does not know."""
+
+
+def read_graph(
+    path: FilePath,
+    tags: Mapping[bytes, LineKind],
+    reader: str,
+    indefinite: Indefinite = "error",
+    unknown: UnknownLines = "error",
+    *,
+    has_two_numberings: bool = False,
+) -> PoseGraph:
+    """Read a graph of any format.
+
+    Args:
+        path: the file.
+        tags: the kinds of lines of the format.
+        reader: the function that was called, for messages.
+        indefinite: as for `read_g2o`.
+        unknown: as for `read_g2o`.
+        has_two_numberings: whether a pose and a landmark may have one id.
+
+    Returns:
+        The graph.
+
+    Raises:
+        FileFormatError: see `read_g2o`.
+        OptionError: see `read_g2o`.
+    """
+    _check_choice("indefinite", indefinite, get_args(Indefinite))
+    _check_choice("unknown", unknown, get_args(UnknownLines))
+    path = path_text(path)
+    with open_for_reading(path) as stream:
+        records = read_records(stream, path, tags, skips_unknown=unknown == "skip")
+    if records.skipped:
+        kinds = ", ".join(f"{count:,} {tag}" for tag, count in records.skipped.items())
+        warn_user(f"{path}: lines of kinds that are not read were passed over: {kinds}")
+    return assemble(records, Reading(path, reader, indefinite, has_two_numberings))
+
+
+def _check_choice(name: str, given: object, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise OptionError(f"{name}={given!r}: it must be {' or '.join(map(repr, allowed))}")
 
 
 def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:

@@ -23,8 +23,14 @@ from caspar.io.graphs.pose_graph import (
     Sightings,
     no_sensor_edges,
 )
-from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3, transform
-from caspar.io.rotations import FloatArray
+from caspar.io.rotations import (
+    FloatArray,
+    compose_se2,
+    compose_se3,
+    invert_se2,
+    invert_se3,
+    transform,
+)
 
 
 def chained_poses(

@@ -40,26 +40,24 @@ lines (which serve other edges) are passed over.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import OptionError
-from caspar.io.compressed import FilePath, open_for_reading, path_text
-from caspar.io.graphs.assemble import assemble
-from caspar.io.graphs.groups import Indefinite, Reading
+from caspar.io.compressed import FilePath, path_text
+from caspar.io.graphs.assemble import UnknownLines, read_graph
+from caspar.io.graphs.groups import Indefinite
 from caspar.io.graphs.information import information_from_toro
 from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.lines import LineKind, OtherOrder, Section, read_records
+from caspar.io.graphs.lines import (
+    LineKind,
+    OtherOrder,
+    Section,
+)
 from caspar.io.graphs.pose_graph import PoseGraph
 from caspar.io.graphs.writing import check_writable, formatted, triangles
 from caspar.io.replace import open_for_packing
 from caspar.io.rotations import FloatArray
-from caspar.user_warnings import warn_user
-
-UnknownLines = Literal["error", "skip"]
-"""What readers do with lines of a kind that they do not read."""
 
 
 def storage_from_angle(written: FloatArray) -> FloatArray:
@@ -159,48 +157,6 @@ def read_g2o(
         ((2, 4), array([2., 2., 1.]))
     """
     return read_graph(path, TAGS, "read_g2o", indefinite, unknown)
-
-
-def read_graph(
-    path: FilePath,
-    tags: Mapping[bytes, LineKind],
-    reader: str,
-    indefinite: Indefinite = "error",
-    unknown: UnknownLines = "error",
-    *,
-    has_two_numberings: bool = False,
-) -> PoseGraph:
-    """Read a graph of any format.
-
-    Args:
-        path: the file.
-        tags: the kinds of lines of the format.
-        reader: the function that was called, for messages.
-        indefinite: as for `read_g2o`.
-        unknown: as for `read_g2o`.
-        has_two_numberings: whether a pose and a landmark may have one id.
-
-    Returns:
-        The graph.
-
-    Raises:
-        FileFormatError: see `read_g2o`.
-        OptionError: see `read_g2o`.
-    """
-    _check_choice("indefinite", indefinite, get_args(Indefinite))
-    _check_choice("unknown", unknown, get_args(UnknownLines))
-    path = path_text(path)
-    with open_for_reading(path) as stream:
-        records = read_records(stream, path, tags, skips_unknown=unknown == "skip")
-    if records.skipped:
-        kinds = ", ".join(f"{count:,} {tag}" for tag, count in records.skipped.items())
-        warn_user(f"{path}: lines of kinds that are not read were passed over: {kinds}")
-    return assemble(records, Reading(path, reader, indefinite, has_two_numberings))
-
-
-def _check_choice(name: str, given: object, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise OptionError(f"{name}={given!r}: it must be {' or '.join(map(repr, allowed))}")
 
 
 def write_g2o(path: FilePath, graph: PoseGraph) -> None:

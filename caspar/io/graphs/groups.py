@@ -22,7 +22,7 @@ from caspar.io.rotations import FloatArray
 _LENGTH_TOLERANCE = 1e-2
 
 Indefinite = Literal["error", "clip"]
-"""What readers do with information that is not positive semidefinite."""
+"""A reader's reaction to information that is not positive semidefinite."""
 
 NO_OFFSET = -1
 """The id of an offset where a line names none."""

@@ -18,8 +18,9 @@ Cost: once per problem, some microseconds a line.
 from collections.abc import Mapping
 
 from caspar.io.compressed import FilePath
+from caspar.io.graphs.assemble import UnknownLines, read_graph
 from caspar.io.graphs.g2o import TAGS as G2O_TAGS
-from caspar.io.graphs.g2o import UnknownLines, read_graph, storage_from_angle
+from caspar.io.graphs.g2o import storage_from_angle
 from caspar.io.graphs.groups import Indefinite
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.lines import LineKind, Section

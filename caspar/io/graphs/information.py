@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 EIGENVALUE_TOLERANCE = 1e-6
-"""Of a matrix scaled to unit diagonal, relative to the largest eigenvalue: a semidefinite matrix
-written with six digits can have eigenvalues this far below zero. They count as zero."""
+"""Eigenvalues this far below zero count as zero, relative to the largest one of a matrix scaled to
+unit diagonal: a semidefinite matrix written with six digits can have such eigenvalues."""
 
 _LARGEST = 1e100
 """Bound of correlations, so that their eigenvalues are finite; more than 1 is wrong anyway."""

@@ -331,13 +331,7 @@ def _add_fixes(line: Line, fixes: dict[int, int], path: str) -> None:
 def parse_records(lines: Sequence[Line], kind: LineKind, path: str) -> Records:
     """Parse lines that each hold some ids and then some numbers.
 
-    Args:
-        lines: the lines, without their tag.
-        kind: what a line declares.
-        path: the file's name, for messages.
-
-    Returns:
-        One record a line.
+    Lines come without their tag.
 
     Raises:
         FileFormatError: a line has too few or too many entries, an id is not a natural number, or
@@ -372,14 +366,6 @@ def parse_records(lines: Sequence[Line], kind: LineKind, path: str) -> Records:
 
 def _parse_id(token: bytes, line: Line, path: str) -> int:
     """Parse the number of a vertex.
-
-    Args:
-        token: the id as written.
-        line: where it stands, for messages.
-        path: the file's name, for messages.
-
-    Returns:
-        The id.
 
     Raises:
         FileFormatError: it is not an integer from 0 to 2^63 - 1.

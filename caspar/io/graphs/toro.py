@@ -26,12 +26,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from caspar.io.compressed import FilePath, path_text
-from caspar.io.graphs.g2o import (
-    UnknownLines,
-    angle_from_storage,
-    read_graph,
-    storage_from_angle,
-)
+from caspar.io.graphs.assemble import UnknownLines, read_graph
+from caspar.io.graphs.g2o import angle_from_storage, storage_from_angle
 from caspar.io.graphs.groups import Indefinite
 from caspar.io.graphs.information import TORO_TRIANGLE, information_from_toro
 from caspar.io.graphs.kind import PoseGraphKind

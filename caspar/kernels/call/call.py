@@ -35,12 +35,6 @@ def operands_of(
 ) -> tuple[Operands, Operands]:
     """Return the operand of every argument and every output, by name.
 
-    Args:
-        traced: The kernel.
-        args: Arguments in order.
-        kwargs: Arguments by name.
-        out: What outputs are written to.
-
     Raises:
         InputError: Names the argument or output, what is wrong and what is allowed.
     """
@@ -169,11 +163,7 @@ def call_symbolic(
 ) -> Any:
     """The function itself, on symbolic values: what a kernel is inside another.
 
-    Args:
-        function: The function.
-        args: Arguments in order.
-        kwargs: Arguments by name.
-        **options: Of calls with arrays: all must be None.
+    Options of calls with arrays must all be None.
 
     Raises:
         InputError: Names the argument that is an array, or not of the declared type.

@@ -1,9 +1,10 @@
 """Calls of one traced kernel: as an earlier one, or planned.
 
 Once for each call. `KernelCalls` keeps what calls of one kernel have in common: its compiled forms
-and the recipes of earlier calls.
-
-Also here: calls like an earlier one: the same launches with other addresses.
+and the recipes of earlier calls, which are the same launches with other addresses. The signature of
+a call is everything that planning it depends on, except where arrays lie: some microseconds. For it
+nothing is converted, and arguments that are not understood are left to the planner, which then says
+what is wrong with them.
 """
 
 from __future__ import annotations
@@ -16,20 +17,185 @@ from typing import Any
 import numpy as np
 
 from caspar.arrays.blocked_array import BlockedArray
-from caspar.arrays.convert import conversion_launch
+from caspar.arrays.convert import conversion_launch, current_stream, shared_backend
 from caspar.arrays.passed import is_array
 from caspar.arrays.shared_indices import SharedIndices, check_range
 from caspar.frontend.kernels.trace import KernelOutput, TracedKernel, kernel_argument
+from caspar.ir.dtype import CHUNK_BYTES
 from caspar.kernels.call.call import call_options, operands_of
 from caspar.kernels.call.compiled import KernelCache
 from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan, plan_call
-from caspar.kernels.call.signature import CallSignature, call_signature
 from caspar.memory.array import Array, address
 from caspar.memory.conversion import Direction
 from caspar.memory.layout import rows_are_blocked
+from caspar.options import BackendChoice
 from caspar.runtime.arrays import HOST, as_library, library_of, location, to_library
 from caspar.runtime.backend import Backend, Launch
+
+
+@dataclass(frozen=True)
+class CallSignature:
+    """The key that the plan of a call depends on, and the arrays of the call.
+
+    Attributes:
+        key: Calls with equal keys are planned alike.
+        arrays: Memory that the launches are given, in the order of the key.
+        indices: The indices among them: a name for errors, the index and the number of objects.
+        indexed: Names of the arguments and outputs that they were passed for.
+        written: Places among `arrays` of what the call writes to.
+        rows: Places among `arrays` of rows, with the argument's name.
+        outputs: Blocked arrays that were passed to be written to, by name.
+        prepared: Indices that the key names by identity.
+    """
+
+    key: tuple[Any, ...]
+    arrays: tuple[Array, ...]
+    indices: tuple[tuple[str, Array, int], ...]
+    indexed: tuple[str, ...]
+    written: tuple[int, ...]
+    rows: tuple[tuple[int, str], ...]
+    outputs: Mapping[str, BlockedArray]
+    prepared: tuple[SharedIndices, ...]
+
+
+class _SignatureReader:
+    """Reads the arguments of a call, one after the other."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+        self.arrays: list[Array] = []
+        self.indices: list[tuple[str, Array, int]] = []
+        self.indexed: list[str] = []
+        self.written: list[int] = []
+        self.rows: list[tuple[int, str]] = []
+        self.outputs: dict[str, BlockedArray] = {}
+        self.prepared: list[SharedIndices] = []
+
+    def add(self, name: str, value: Any, *, is_output: bool) -> bool:
+        """Note an argument; False where a call with it has to be planned."""
+        self.parts.append(name)
+        value = self._own(value)
+        if type(value) is BlockedArray:
+            return self._add_blocked(name, value, is_output)
+        if type(value) is not dict:
+            return not is_output and self._add_rows(name, value)
+        size = value.get("size")
+        where = f"{'output' if is_output else 'argument'} {name}, index"
+        for key, part in value.items():
+            self.parts.append(key)
+            part = self._own(part)
+            if type(part) is BlockedArray:
+                size = part.length
+                if not self._add_blocked(name, part, is_output):
+                    return False
+            elif type(part) is SharedIndices:
+                self.prepared.append(part)
+                self.parts.append(id(part))
+            elif type(part) is int:
+                self.parts.append(part)
+            elif key == "values":
+                # an index is tested against the number of rows: (n, dim) tells it
+                if is_output or getattr(part, "ndim", 0) != 2 or not self._add_rows(name, part):
+                    return False
+                size = part.shape[0]
+            elif key != "index" or not self._add_index(where, part, size):
+                return False
+            else:
+                self.indexed.append(name)
+        return True
+
+    def _own(self, value: Any) -> Any:
+        """A torch tensor on a GPU as a CuPy array; anything else as it is."""
+        if library_of(value) != "torch" or not getattr(value, "is_cuda", False):
+            return value
+        if value.requires_grad:
+            return value
+        self.parts.append("torch")
+        return shared_backend(BackendChoice.CUDA).upload(value)
+
+    def _add_blocked(self, name: str, array: BlockedArray, is_output: bool) -> bool:
+        buffer = array.buffer
+        self.parts += (array.length, array.capacity, array.first, array.dim)
+        self.parts += (buffer.dtype.char, _device(buffer))
+        if is_output:
+            if not array.is_writable:
+                return False
+            self.written.append(len(self.arrays))
+            self.outputs[name] = array
+        self.arrays.append(buffer)
+        return True
+
+    def _add_rows(self, name: str, rows: Any) -> bool:
+        if not _is_array(rows) or rows.dtype.char not in "fd" or not 1 <= rows.ndim <= 2:
+            return False
+        if not rows.flags.c_contiguous:
+            return False
+        # vectors are loaded straight from rows that lie as blocked arrays do, where aligned
+        self.parts += (rows.shape, rows.dtype.char, _device(rows), address(rows) % CHUNK_BYTES)
+        self.rows.append((len(self.arrays), name))
+        self.arrays.append(rows)
+        return True
+
+    def _add_index(self, where: str, index: Any, size: int | None) -> bool:
+        if not _is_array(index) or size is None or index.dtype.char != "i" or index.ndim != 1:
+            return False
+        if not index.flags.c_contiguous:
+            return False
+        self.parts += (index.shape[0], _device(index))
+        self.indices.append((where, index, size))
+        self.arrays.append(index)
+        return True
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether it is an array of NumPy or CuPy."""
+    return type(value) is np.ndarray or type(value).__module__.startswith("cupy")
+
+
+def _device(array: Array) -> int:
+    return -1 if isinstance(array, np.ndarray) else int(array.data.device_id)
+
+
+def call_signature(
+    inputs: Mapping[str, Any], out: Any, output_names: Sequence[str], options: tuple[Any, ...]
+) -> CallSignature | None:
+    """The signature of a call; None if the call has to be planned.
+
+    Args:
+        inputs: What is passed, by argument name.
+        out: What is passed as `out`.
+        output_names: Names of the outputs.
+        options: Whatever else planning depends on, besides the current stream.
+    """
+    reader = _SignatureReader()
+    for name, value in inputs.items():
+        if not reader.add(name, value, is_output=False):
+            return None
+    targets = {}
+    if out is not None:
+        if type(out) is dict and all(name in output_names for name in out):
+            targets = out
+        elif len(output_names) == 1:
+            targets = {output_names[0]: out}
+        else:
+            return None
+    for name, value in targets.items():
+        if not reader.add(name, value, is_output=True):
+            return None
+    first = {id(array): number for number, array in reversed(list(enumerate(reader.arrays)))}
+    same = tuple(first[id(array)] for array in reader.arrays)  # an array may be passed twice
+    return CallSignature(
+        (*options, current_stream(), *reader.parts, same),
+        tuple(reader.arrays),
+        tuple(reader.indices),
+        tuple(reader.indexed),
+        tuple(reader.written),
+        tuple(reader.rows),
+        reader.outputs,
+        tuple(reader.prepared),
+    )
+
 
 MAX_RECIPES = 64
 """Ways of calling a kernel that are kept; then all are forgotten."""
@@ -143,11 +309,7 @@ class _Writer:
         self._memory_holders: list[list[Array]] = []
 
     def recipe(self, given: Sequence[Any]) -> Recipe | None:
-        """The recipe; None where the call cannot be repeated without planning.
-
-        Args:
-            given: What the call returned for each output.
-        """
+        """The recipe; None where the call cannot be repeated without planning."""
         plan, signature = self._plan, self._signature
         if not all(map(self._passes_index, signature.indexed)):
             return None
@@ -237,11 +399,7 @@ class _Writer:
 
 
 class RecipeBook:
-    """The recipes of one kernel.
-
-    Args:
-        kernel: Its name, for errors.
-    """
+    """The recipes of one kernel."""
 
     def __init__(self, kernel: str) -> None:
         self._kernel = kernel
@@ -266,11 +424,7 @@ class RecipeBook:
     ) -> None:
         """Make a recipe of a planned call, where that can be.
 
-        Args:
-            signature: Of the call.
-            plan: What was planned for it.
-            given: What the call returned for each output.
-            check: Whether indices are tested: for repetition that takes planning.
+        If indices are checked for repetition, each call is planned.
         """
         unique = any(one.access.needs_unique_index for one in plan.arguments.values())
         if plan.count == 0 or (check and unique):
@@ -297,7 +451,7 @@ def _overlap(signature: CallSignature) -> bool:
 
 
 _OPTION_TYPES = (int, bool, str, type(None))
-"""Of the options of calls that may be like an earlier one."""
+"""Types of options that two calls can be compared by."""
 
 
 @dataclass(frozen=True)
@@ -321,9 +475,6 @@ class CallChoices:
 
 class KernelCalls:
     """Calls of one kernel.
-
-    Args:
-        name: Its name, for errors.
 
     Attributes:
         cache: Its compiled forms.
@@ -366,12 +517,7 @@ class KernelCalls:
         return traced.make_result(results)
 
     def forget(self, key: str, size: int) -> None:
-        """Take another block size from now on.
-
-        Args:
-            key: What it was measured for.
-            size: Threads of a block.
-        """
+        """Take another block size from now on."""
         self.cache.sizes.keep(key, size)
         self.cache.kernels.clear()
         self._recipes = RecipeBook(self._name)
@@ -401,12 +547,8 @@ def give_back(
 ) -> Any:
     """An output as the kind of array the user works with.
 
-    Args:
-        plan: The call, already run.
-        output: Which output.
-        operand: What was passed for it.
-        inputs: What was passed for the arguments: the first array among them decides the kind of a
-            new array. sequences and numbers are none.
+    The first array among the inputs decides the kind of a new array; sequences and numbers are
+    none.
     """
     made = plan.outputs[output.name]
     if operand.given is not None:

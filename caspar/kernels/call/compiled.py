@@ -1,11 +1,14 @@
 """Compiled forms of a kernel: one for each backend, type and way to write.
 
 Once each: traced expressions to source text, which a cache on disk keeps, and source to machine
-code, which CuPy's cache and caspar's keep.
+code, which CuPy's cache and caspar's keep. The block size is chosen by registers and shared memory,
+or, if it is asked for, by measurement: some milliseconds for each size on the device, kept on disk
+for this kernel on this device.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,12 +19,80 @@ from caspar.errors import InputError
 from caspar.frontend.kernels.spec import kernel_spec
 from caspar.frontend.kernels.trace import TracedKernel
 from caspar.ir.dtype import DType
-from caspar.kernels.call.tuning import MeasuredSizes, tuning_key
 from caspar.memory.access import FinishSpec, WriteAccessor
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.reduce import ReduceSpec
 from caspar.progress import phase
 from caspar.runtime.backend import Backend, Kernel
+from caspar.runtime.cache import read_entry, write_entry
+
+MIN_GAIN = 0.02
+"""Share of the time that another size than the chosen one must save, above what repeats differ."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A kernel measured with every block size; made by `Kernel.tune`.
+
+    Attributes:
+        kernel: Its name.
+        times_s: Median seconds of a call by block size.
+        chosen: The size by registers and shared memory.
+        best: The size that calls take from now on.
+    """
+
+    kernel: str
+    times_s: Mapping[int, float]
+    chosen: int
+    best: int
+
+    def __str__(self) -> str:
+        lines = [f"kernel {self.kernel}: blocks of {self.best} from now on"]
+        for size, seconds in sorted(self.times_s.items()):
+            ratio = seconds / self.times_s[self.chosen]
+            mark = " (chosen by registers and shared memory)" if size == self.chosen else ""
+            lines.append(f"  {size:>5}: {seconds * 1e6:10.2f} us, {ratio:.3f}{mark}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def best_size(times_s: Mapping[int, float], chosen: int) -> int:
+    """The quickest size; the chosen one where no other saves enough."""
+    best = min(times_s, key=lambda size: times_s[size])
+    return best if times_s[best] < (1.0 - MIN_GAIN) * times_s[chosen] else chosen
+
+
+@dataclass
+class MeasuredSizes:
+    """Block sizes found by measurement, in this process and on disk."""
+
+    known: dict[str, int | None] = field(default_factory=dict)
+
+    def find(self, key: str) -> int | None:
+        """The size of a kernel; None where it was never measured."""
+        if key not in self.known:
+            self.known[key] = _read(key)
+        return self.known[key]
+
+    def keep(self, key: str, size: int) -> None:
+        """Remember a size, also for later processes."""
+        self.known[key] = size
+        write_entry("tuned", key, str(size).encode())
+
+
+def _read(key: str) -> int | None:
+    content = read_entry("tuned", key)
+    return None if content is None else int(content)
+
+
+def tuning_key(
+    traced: TracedKernel, backend: Backend, dtype: DType, writes: Mapping[str, WriteAccessor]
+) -> str:
+    """Digest of all that a measurement holds for."""
+    parts = (traced.key, backend.device, dtype.value, repr(writes))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+
 
 _Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
 
@@ -48,12 +119,7 @@ class KernelCache:
     ) -> Kernel:
         """The kernel for one way to call it.
 
-        Args:
-            traced: What to compile.
-            backend: Where it runs.
-            dtype: Type it computes in.
-            writes: How the kernel itself writes each output.
-            block_size: Threads of a block; None: as measured, or else chosen.
+        Without a block size it is the measured one, or else it is chosen.
 
         Raises:
             InputError: A block size that the kernel's accesses do not allow.
@@ -93,14 +159,7 @@ def kernel_source(
     writes: Mapping[str, WriteAccessor],
     target: Target,
 ) -> KernelSource:
-    """Generate a stand-alone kernel, or take it from the cache.
-
-    Args:
-        traced: The kernel function.
-        dtype: Type it computes in and its arrays have.
-        writes: How the kernel itself writes each output, by the output's name.
-        target: What to generate.
-    """
+    """Generate a stand-alone kernel, or take it from the cache."""
     parts = (dtype.value, traced.key, repr(writes))
     made = compile_specs(parts, target, lambda: [kernel_spec(traced, dtype, writes)])
     (source,) = made.kernels.values()

@@ -144,7 +144,6 @@ class OperandReader:
     """Brings values and indices to a backend's device.
 
     Args:
-        backend: Where the kernel runs.
         dtype: Type the kernel computes in and its arrays have.
         check: Whether indices are tested: on the device, which is waited for.
     """

@@ -73,10 +73,6 @@ class CallArgument:
 def count_items(kernel: str, arguments: Sequence[CallArgument]) -> int:
     """The items that all arguments agree on.
 
-    Args:
-        kernel: The kernel's name.
-        arguments: All arguments and outputs.
-
     Raises:
         InputError: They do not agree, or none says.
     """
@@ -126,11 +122,7 @@ def check_objects(
 ) -> None:
     """Every array has the objects that items touch, every index an entry for each item.
 
-    Args:
-        arguments: All arguments and outputs, with arrays.
-        count: Items.
-        backend: Where they are.
-        check_values: Whether to look at the indices, which waits for the device.
+    Checking values waits for the device.
 
     Raises:
         InputError: Names the argument, what is wrong and what is needed.
@@ -304,13 +296,7 @@ def plan_call(
 ) -> CallPlan:
     """Check, convert, compile and bind.
 
-    Args:
-        traced: The kernel.
-        cache: Its compiled forms.
-        inputs: By argument name.
-        outputs: By output name.
-        chosen: Backend for arrays on the host: `auto`, `cuda` or `cpu`.
-        options: How it is called.
+    `chosen` is the backend for arrays on the host.
 
     Raises:
         InputError: Names the argument, what is wrong and what is allowed.

@@ -3,12 +3,16 @@
 Cost of each request: some hundred runs on the device, and as many of a copy in the same call,
 since clock rates and other users' work change from one minute to the next. If the arrays fit into
 a cache, runs after the first find them there, and the fraction may exceed 1.
+
+Bytes are those that items ask for: padding is counted as it lies in memory, and of an object that
+several items read by index each reads its own, whether or not it comes out of a cache. Kernels that
+complete a write, and their scratch memory, are not counted.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
@@ -23,8 +27,9 @@ from caspar.frontend.kernels.trace import TracedKernel
 from caspar.ir.dtype import DType
 from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan
-from caspar.kernels.measure.traffic import Traffic, item_bytes, item_traffic
+from caspar.memory.access import Accessor
 from caspar.memory.array import address
+from caspar.memory.layout import object_scalars
 from caspar.runtime.backend import Backend
 from caspar.runtime.nvidia.usage import KernelUsage
 
@@ -35,7 +40,7 @@ MIN_COPY_BYTES = 256 * 2**20
 """Bytes of the array that is copied for comparison, at least: several times what caches hold."""
 
 MAX_COPY_BYTES = 2**30
-"""At most: more does not change the bandwidth."""
+"""Bytes of this array at most: more do not change the bandwidth."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +95,7 @@ class KernelProfile:
 
     @property
     def bytes_moved(self) -> float:
-        """Bytes that the items of a call read and write; see `kernels.measure.traffic`."""
+        """Bytes that the items of a call read and write; see `item_traffic`."""
         return self.count * item_bytes(self.traffic)
 
     @property
@@ -178,11 +183,6 @@ class KernelProfile:
 
 def profile_plan(traced: TracedKernel, plan: CallPlan, runs: int) -> KernelProfile:
     """Measure a call. What it adds is added by every run.
-
-    Args:
-        traced: The kernel function.
-        plan: The call.
-        runs: Samples.
 
     Raises:
         InputError: There are no items, or no runs.
@@ -296,3 +296,101 @@ def _time_text(seconds: float) -> str:
 def _digits(number: float) -> str:
     """Three digits, or all before the point."""
     return f"{number:.{max(0, 3 - len(str(int(number))))}f}"
+
+
+_ITEMS = 2**16
+"""Items for which objects are counted: a multiple of every run that is summed up."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one argument, for each item.
+
+    Attributes:
+        name: The argument.
+        read: Of its objects, before they are changed too.
+        written: Of its objects.
+        index: Of its index.
+    """
+
+    name: str
+    read: float
+    written: float
+    index: float
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return self.read + self.written + self.index
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Bytes read, written and of the index, for a table."""
+        return f"{self.read:g}", f"{self.written:g}", f"{self.index:g}"
+
+
+@dataclass(frozen=True)
+class ObjectCount:
+    """The number of objects that an array has for n items, with options at their defaults.
+
+    Attributes:
+        per_item: Objects for each further item; None: any number is allowed.
+        spare: Objects besides these.
+    """
+
+    per_item: float | None
+    spare: int = 0
+
+    def __str__(self) -> str:
+        """Return it as the length of an array: `n`, `n + 1`, `n / 256`, `1`; `m` for any length."""
+        if self.per_item is None:
+            return "m"
+        if self.per_item == 0.0:
+            return str(self.spare)
+        items = "n" if self.per_item >= 1.0 else f"n / {1.0 / self.per_item:g}"
+        return items if self.spare == 0 else f"{items} + {self.spare}"
+
+
+def object_count(access: Accessor) -> ObjectCount:
+    """Return how many objects an access needs."""
+    try:
+        few, many = (access.num_objects(n, access.defaults) for n in (_ITEMS, 2 * _ITEMS))
+    except KeyError:  # only a call has the option that tells
+        return ObjectCount(None)
+    if many == 0:
+        return ObjectCount(None)
+    return ObjectCount((many - few) / _ITEMS, 2 * few - many)
+
+
+def item_traffic(traced: TracedKernel, dtype: DType) -> tuple[Traffic, ...]:
+    """Return the bytes that an item moves for each argument, then for each output.
+
+    An item touches one object of an argument (of a pair only its own: the other one counts for its
+    neighbour), a part of one if several items share an object, and none if all items share one.
+    """
+    reads = [
+        Traffic(one.name, _bytes(one.access, one.storage_dim, dtype), 0.0, _index(one.access))
+        for one in traced.inputs
+    ]
+    writes = []
+    for one in traced.outputs:
+        written = _bytes(one.access, one.storage_dim, dtype)
+        read = written if one.access.adds else 0.0
+        writes.append(Traffic(one.name, read, written, _index(one.access)))
+    return (*reads, *writes)
+
+
+def item_bytes(traffic: Sequence[Traffic]) -> float:
+    """All bytes that an item moves."""
+    return sum(one.total for one in traffic)
+
+
+def _bytes(access: Accessor, dim: int, dtype: DType) -> float:
+    per_item = object_count(access).per_item
+    objects = 1.0 if per_item is None else min(1.0, abs(per_item))
+    return objects * object_scalars(dim, dtype) * dtype.itemsize
+
+
+def _index(access: Accessor) -> float:
+    """An int32, or two uint16 that stand for it in a tile."""
+    return float(DType.INT32.itemsize if "index" in access.options else 0)

@@ -1,9 +1,10 @@
 """Reading and writing chunks of blocked arrays, and of rows: lines that many patterns share."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec
+from caspar.memory.access import ArgSpec, Options, ReadAccessor, WriteAccessor
 from caspar.memory.accessors.scope import (
     LANES,
     VECTOR_TYPE,
@@ -222,3 +223,48 @@ def cuda_kept(scope: CudaScope, arg: ArgSpec) -> tuple[list[int], list[str]]:
     chunks = list(noted)
     noted.clear()
     return chunks, [f"{arg.name}_kept[{n}]" for n in range(arg.chunk_length * len(chunks))]
+
+
+class ReadObject(ReadAccessor):
+    """A pattern by which an item reads one object: a vector load, on the processor scalar loads."""
+
+    @abstractmethod
+    def touched(self, arg: ArgSpec) -> str:
+        """The item's object, in text for both languages."""
+
+    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """One vector load."""
+        return cuda_load(scope, arg, chunk, self.touched(arg))
+
+    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Scalar loads."""
+        return cpu_load(scope, arg, chunk, self.touched(arg))
+
+
+class WriteObject(WriteAccessor):
+    """A pattern by which an item writes one object, or adds to it, that no other item touches."""
+
+    @abstractmethod
+    def touched(self, arg: ArgSpec) -> str:
+        """The item's object, in text for both languages."""
+
+    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """One vector store, after a vector load if it adds."""
+        write = cuda_add if self.adds else cuda_store
+        write(scope, arg, chunk, self.touched(arg), values)
+
+    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Scalar stores or additions."""
+        cpu_store(scope, arg, chunk, self.touched(arg), values, "+=" if self.adds else "=")
+
+
+class OneForEach:
+    """The common part of patterns by which item `i` touches object or row `i`."""
+
+    def num_items(self, length: int | None, options: Options) -> int | None:
+        """One for each object."""
+        return length
+
+    def num_objects(self, count: int, options: Options) -> int:
+        """One for each item."""
+        return count

@@ -4,14 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import AnyObjects, ArgSpec, Field, Options, ReadAccessor, WriteAccessor
-from caspar.memory.accessors.blocked import (
-    cpu_load,
-    cpu_store,
-    cuda_add,
-    cuda_load,
-    cuda_store,
-)
+from caspar.memory.access import AnyObjects, ArgSpec, Field, Options
+from caspar.memory.accessors.blocked import ReadObject, WriteObject
 from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.array import Array
 
@@ -76,35 +70,27 @@ class _Indexed(ByIndex):
 
 
 @dataclass(frozen=True)
-class ReadIndexed(_Indexed, ReadAccessor):
+class ReadIndexed(_Indexed, ReadObject):
     """Item `i` reads object `index[i]`."""
 
     def table_start(self, arg: ArgSpec) -> str:
         """The object."""
         return arg.object(object_name(arg, self.index_of))
 
-    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """One vector load."""
-        return cuda_load(scope, arg, chunk, object_name(arg, self.index_of))
-
-    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """Scalar loads."""
-        return cpu_load(scope, arg, chunk, object_name(arg, self.index_of))
+    def touched(self, arg: ArgSpec) -> str:
+        """The object that its index names."""
+        return object_name(arg, self.index_of)
 
 
 @dataclass(frozen=True)
-class WriteIndexed(_Indexed, WriteAccessor):
+class WriteIndexed(_Indexed, WriteObject):
     """Item `i` writes object `index[i]`; no two items may name one object."""
 
     needs_unique_index: ClassVar[bool] = True
 
-    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """One vector store."""
-        cuda_store(scope, arg, chunk, object_name(arg, self.index_of), values)
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Scalar stores."""
-        cpu_store(scope, arg, chunk, object_name(arg, self.index_of), values)
+    def touched(self, arg: ArgSpec) -> str:
+        """The object that its index names."""
+        return object_name(arg, self.index_of)
 
 
 @dataclass(frozen=True)
@@ -112,11 +98,3 @@ class AddIndexed(WriteIndexed):
     """Item `i` adds to object `index[i]`; no two items may name one object (else: shared)."""
 
     adds: ClassVar[bool] = True
-
-    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """One vector load, one vector store."""
-        cuda_add(scope, arg, chunk, object_name(arg, self.index_of), values)
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Scalar additions."""
-        cpu_store(scope, arg, chunk, object_name(arg, self.index_of), values, "+=")

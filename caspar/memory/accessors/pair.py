@@ -16,13 +16,12 @@ from caspar.memory.access import (
     WriteAccessor,
 )
 from caspar.memory.accessors.blocked import (
+    ReadObject,
     cpu_index,
-    cpu_load,
     cpu_load_or_default,
     cpu_store,
     cuda_add,
     cuda_address,
-    cuda_load,
     cuda_load_or_default,
     cuda_packed,
     cuda_store,
@@ -42,7 +41,7 @@ from caspar.memory.layout import array_scalars
 
 
 @dataclass(frozen=True)
-class ReadPair(ReadAccessor):
+class ReadPair(ReadObject):
     """Item `i` reads object `i` (the first half) or `i + 1` (its successor).
 
     Each half is a load of its own: the second finds its line in the first-level cache. (Passing
@@ -64,16 +63,9 @@ class ReadPair(ReadAccessor):
         """One more than items."""
         return count + 1
 
-    def _object(self) -> str:
+    def touched(self, arg: ArgSpec) -> str:
+        """The half that it reads."""
         return "(item + 1)" if self.successor else "item"
-
-    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """One vector load."""
-        return cuda_load(scope, arg, chunk, self._object())
-
-    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """Scalar loads."""
-        return cpu_load(scope, arg, chunk, self._object())
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from caspar.memory.access import ArgSpec, Options, ReadAccessor, WriteAccessor
+from caspar.memory.access import ArgSpec, ReadAccessor, WriteAccessor
+from caspar.memory.accessors.blocked import OneForEach
 from caspar.memory.accessors.scope import CpuScope, CudaScope, converted
 
 
@@ -13,18 +14,10 @@ def _columns(arg: ArgSpec, chunk: int) -> range:
 
 
 @dataclass(frozen=True)
-class ReadRows(ReadAccessor):
+class ReadRows(OneForEach, ReadAccessor):
     """Item `i` reads row `i`."""
 
     needs_rows: ClassVar[bool] = True
-
-    def num_items(self, length: int | None, options: Options) -> int | None:
-        """One for each row."""
-        return length
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """One for each item."""
-        return count
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """Scalar loads."""
@@ -41,19 +34,11 @@ class ReadRows(ReadAccessor):
 
 
 @dataclass(frozen=True)
-class WriteRows(WriteAccessor):
+class WriteRows(OneForEach, WriteAccessor):
     """Item `i` writes row `i`."""
 
     needs_rows: ClassVar[bool] = True
     writes_all: ClassVar[bool] = True
-
-    def num_items(self, length: int | None, options: Options) -> int | None:
-        """One for each row."""
-        return length
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """One for each item."""
-        return count
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Scalar stores."""

@@ -1,22 +1,15 @@
-"""Item `i` touches object `i`."""
+"""Item `i` touches object `i`, or every item touches object 0."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from caspar.memory.access import ArgSpec, Options, ReadAccessor, WriteAccessor
-from caspar.memory.accessors.blocked import (
-    cpu_load,
-    cpu_store,
-    cuda_add,
-    cuda_load,
-    cuda_store,
-    cuda_stream,
-)
-from caspar.memory.accessors.scope import CpuScope, CudaScope
+from caspar.memory.access import ArgSpec, Options
+from caspar.memory.accessors.blocked import OneForEach, ReadObject, WriteObject, cuda_stream
+from caspar.memory.accessors.scope import CudaScope
 
 
 @dataclass(frozen=True)
-class ReadSequential(ReadAccessor):
+class ReadSequential(OneForEach, ReadObject):
     """Item `i` reads object `i`.
 
     Attributes:
@@ -30,27 +23,17 @@ class ReadSequential(ReadAccessor):
 
     touches_own_object: ClassVar[bool] = True
 
-    def num_items(self, length: int | None, options: Options) -> int | None:
-        """One for each object."""
-        return length
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """One for each item."""
-        return count
+    def touched(self, arg: ArgSpec) -> str:
+        """The object of its own number."""
+        return "item"
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
-        if self.once:
-            return cuda_stream(scope, arg, chunk)
-        return cuda_load(scope, arg, chunk, "item")
-
-    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """Scalar loads."""
-        return cpu_load(scope, arg, chunk, "item")
+        return cuda_stream(scope, arg, chunk) if self.once else super().cuda_read(scope, arg, chunk)
 
 
 @dataclass(frozen=True)
-class WriteSequential(WriteAccessor):
+class WriteSequential(OneForEach, WriteObject):
     """Item `i` writes object `i`.
 
     Attributes:
@@ -62,21 +45,9 @@ class WriteSequential(WriteAccessor):
     writes_all: ClassVar[bool] = True
     touches_own_object: ClassVar[bool] = True
 
-    def num_items(self, length: int | None, options: Options) -> int | None:
-        """One for each object."""
-        return length
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """One for each item."""
-        return count
-
-    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """One vector store."""
-        cuda_store(scope, arg, chunk, "item", values)
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Scalar stores."""
-        cpu_store(scope, arg, chunk, "item", values)
+    def touched(self, arg: ArgSpec) -> str:
+        """The object of its own number."""
+        return "item"
 
 
 @dataclass(frozen=True)
@@ -85,10 +56,45 @@ class AddSequential(WriteSequential):
 
     adds: ClassVar[bool] = True
 
-    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """One vector load, one vector store."""
-        cuda_add(scope, arg, chunk, "item", values)
 
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Scalar additions."""
-        cpu_store(scope, arg, chunk, "item", values, "+=")
+@dataclass(frozen=True)
+class ReadUnique(ReadObject):
+    """Every item reads object 0.
+
+    One broadcast load for a warp, out of the first-level cache: staging in shared memory would
+    need two barriers.
+    """
+
+    has_one_object: ClassVar[bool] = True
+
+    def num_objects(self, count: int, options: Options) -> int:
+        """One."""
+        return 1
+
+    def table_start(self, arg: ArgSpec) -> str:
+        """The only table is the first."""
+        return arg.object("0")
+
+    def touched(self, arg: ArgSpec) -> str:
+        """The only object."""
+        return "0"
+
+
+@dataclass(frozen=True)
+class WriteUnique(WriteObject):
+    """The only item writes object 0: for kernels of one item."""
+
+    writes_all: ClassVar[bool] = True
+    has_one_object: ClassVar[bool] = True
+
+    def num_items(self, length: int | None, options: Options) -> int | None:
+        """One: more would write the same place."""
+        return 1
+
+    def num_objects(self, count: int, options: Options) -> int:
+        """One."""
+        return 1
+
+    def touched(self, arg: ArgSpec) -> str:
+        """The only object."""
+        return "0"

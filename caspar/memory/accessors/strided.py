@@ -4,15 +4,12 @@ import operator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAccessor
+from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor
 from caspar.memory.accessors.blocked import (
-    cpu_load,
+    ReadObject,
+    WriteObject,
     cpu_load_or_default,
-    cpu_store,
-    cuda_add,
-    cuda_load,
     cuda_load_or_default,
-    cuda_store,
 )
 from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.array import Array
@@ -99,29 +96,21 @@ def strided_object(arg: ArgSpec, item: str = "item") -> str:
 
 
 @dataclass(frozen=True)
-class ReadStrided(Strided, ReadAccessor):
+class ReadStrided(Strided, ReadObject):
     """Item `i` reads object `offset + stride * i`."""
 
-    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """One vector load."""
-        return cuda_load(scope, arg, chunk, strided_object(arg))
-
-    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """Scalar loads."""
-        return cpu_load(scope, arg, chunk, strided_object(arg))
+    def touched(self, arg: ArgSpec) -> str:
+        """The object at its offset and stride."""
+        return strided_object(arg)
 
 
 @dataclass(frozen=True)
-class WriteStrided(Strided, WriteAccessor):
+class WriteStrided(Strided, WriteObject):
     """Item `i` writes object `offset + stride * i`."""
 
-    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """One vector store."""
-        cuda_store(scope, arg, chunk, strided_object(arg), values)
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Scalar stores."""
-        cpu_store(scope, arg, chunk, strided_object(arg), values)
+    def touched(self, arg: ArgSpec) -> str:
+        """The object at its offset and stride."""
+        return strided_object(arg)
 
 
 @dataclass(frozen=True)
@@ -129,14 +118,6 @@ class AddStrided(WriteStrided):
     """Item `i` adds to object `offset + stride * i`."""
 
     adds: ClassVar[bool] = True
-
-    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """One vector load, one vector store."""
-        cuda_add(scope, arg, chunk, strided_object(arg), values)
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Scalar additions."""
-        cpu_store(scope, arg, chunk, strided_object(arg), values, "+=")
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ HOLE = 1
 """The entry of a hole, but for its partner: no item stands before the first of its node."""
 
 LENGTH_SHIFT = 20
-"""Where the number of items begins in an entry of `NodeTiles.node_items`."""
+"""The first bit of the number of items in an entry of `NodeTiles.node_items`."""
 
 POSITION_BITS = 10
 """Bits of a position in the largest tile."""
@@ -47,7 +47,7 @@ MAX_ROUNDS = POSITION_BITS
 """Rounds of as many items as the largest tile has, if they were summed by so many lanes."""
 
 _ROUNDS = np.array([number.bit_length() for number in range(MAX_TILE_SIZE)])
-"""Those of one item more."""
+"""Rounds of one item more than the index says."""
 
 IntArray = NDArray[np.int64]
 
@@ -402,12 +402,7 @@ and 33.9 recomputed (34.6), 31.2, 29.0 and 29.6 with float16 (30.1)."""
 
 
 def num_shares(num_tiles: int, num_resident: int) -> int:
-    """Blocks that tiles are dealt to evenly, so that the last ones to run are as many as the rest.
-
-    Args:
-        num_tiles: Tiles.
-        num_resident: Blocks that run at the same time.
-    """
+    """Blocks that take equal parts of the tiles, so that the last to run are as many as others."""
     if num_tiles <= num_resident:
         return num_tiles
     if num_tiles <= 2 * num_resident:

@@ -19,10 +19,11 @@ NUM_ROUNDS = 16
 cameras have numbers at random, 0.187 without labels."""
 
 FEWEST_PARTNERS = 64
-"""With fewer, most tiles have most partners in any order."""
+"""Labels help from this many partners on: most tiles have most of fewer ones in any order."""
 
 MOST_PARTNERS = 1 << 17
-"""With more, keep the given numbers: one block normalises, and sums would not fit 64 bits."""
+"""Labels are found for up to this many partners: one block normalises, and sums of more would not
+fit 64 bits."""
 
 SAMPLE_OF_PARTNER = 64
 """Items of a partner that are looked at, in the mean."""
@@ -79,10 +80,6 @@ def first_coordinates(num_partners: int) -> NDArray[np.int32]:
 
 def partner_labels(sample: NodeSample, num_partners: int) -> PartnerLabels | None:
     """Numbers of partners in which those that share nodes are close.
-
-    Args:
-        sample: Nodes to look at.
-        num_partners: Number of partners.
 
     Returns:
         None: the given numbers are as good.

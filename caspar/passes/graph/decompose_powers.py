@@ -84,11 +84,6 @@ def plan_powers(
 ) -> dict[Fraction, PowerStep]:
     """Steps that compute every exponent of a set.
 
-    Args:
-        exponents: Wanted powers, each once.
-        costs: Prices of the target.
-        positive: Whether the base is known to be positive.
-
     Returns:
         Exponent -> its step, for the wanted powers and those on the way. Exponent 1 is given.
     """

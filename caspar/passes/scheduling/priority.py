@@ -78,12 +78,7 @@ class DepthFirstQueue:
 
 
 class ReleaseQueue:
-    """The opening steps that could be made now, the one with the best key of the paper first.
-
-    Args:
-        dependencies: What is scheduled.
-        order: K of each call.
-    """
+    """The opening steps that could be made now, the one with the best key of the paper first."""
 
     def __init__(self, dependencies: Dependencies, order: Sequence[int]) -> None:
         self._graph = dependencies.graph

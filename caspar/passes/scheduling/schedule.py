@@ -55,7 +55,6 @@ class Trial:
     """One run over one graph.
 
     Args:
-        dependencies: What is scheduled.
         queue: Decides which opening step comes next.
 
     Attributes:

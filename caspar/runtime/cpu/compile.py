@@ -12,12 +12,13 @@ from caspar.errors import BackendError, CompileError
 from caspar.runtime.cpu.machine_code import compile_code, load_code
 
 _ADDRESSES: dict[str, int] = {}
-"""By the digest of the kernel's text without its name: a renamed kernel is the same code."""
+"""Addresses of kernels by the digest of their text without the name: a renamed kernel is the same
+code."""
 
 _COMPILING = Lock()
 
 _compiler_is_stuck = False
-"""Whether the process was forked while another thread compiled."""
+"""True if the process was forked while another thread compiled."""
 
 
 @cache
@@ -42,7 +43,7 @@ def function_address(source: KernelSource) -> int:
 
 
 def _load_or_compile(digest: str, name: str, text: str) -> int:
-    """One thread at a time."""
+    """Return the address of a kernel; one thread compiles at a time."""
     if _compiler_is_stuck:
         raise BackendError(
             "this process was forked while another thread of its parent compiled a kernel, so "

@@ -144,7 +144,7 @@ class LapackCholesky:
             self.outcome[:] = 0.0, self._factor.diagonal().min(initial=1.0) ** 2
 
     def _run(self, work: Callable[[], None]) -> None:
-        """On one thread where there are few rows."""
+        """Run `work`, on one thread if there are few rows."""
         if len(self.matrix) <= FEW_ROWS:
             on_one_thread(work)
         else:

@@ -35,7 +35,7 @@ from caspar.runtime.cpu.threads import num_cores, primitives
 THREADS_VARIABLE = "CASPAR_NUM_THREADS"
 
 _LOOKS = 300
-"""How often a thread looks for work before it sleeps: some 5 to 10 microseconds."""
+"""Times that a thread looks for work before it sleeps: some 5 to 10 microseconds."""
 
 _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
@@ -43,7 +43,7 @@ _PAUSE = {
     "aarch64": "call void @llvm.aarch64.isb(i32 15)",
     "arm64": "call void @llvm.aarch64.isb(i32 15)",
 }
-"""What a thread does between two looks."""
+"""The instruction that a thread runs between two looks, by processor."""
 
 _FIELDS = """\
   %work = getelementptr i8, ptr %team, i64 128
@@ -55,7 +55,7 @@ _FIELDS = """\
   %table.at = getelementptr i8, ptr %team, i64 416
   %count.at = getelementptr i8, ptr %team, i64 424
   %next = getelementptr i8, ptr %team, i64 512"""
-"""Where the parts of a team are."""
+"""The addresses of the parts of a team."""
 
 _TEXT = """\
 THREADS

@@ -29,10 +29,10 @@ PROCESSOR_VARIABLE = "CASPAR_CPU"
 out in LLVM's words: `x86-64-v3,-fma`. Not set: the processor that caspar runs on."""
 
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-"""Of x86-64, as LLVM names them."""
+"""Levels of x86-64, as LLVM names them."""
 
 _ENGINES: list[Any] = []
-"""What holds the code, one for each object file."""
+"""Engines that hold the code, one for each object file."""
 
 
 def load_code(key: str, symbols: Sequence[str]) -> list[int] | None:

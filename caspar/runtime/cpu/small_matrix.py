@@ -19,11 +19,11 @@ from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.launch import CpuFunction, CpuLaunch, CpuSequence
 
 MOST_ROWS = 96
-"""Of a full matrix: larger ones are left to libraries, which block the work for the caches."""
+"""Rows of a full matrix, at most: libraries factorise larger ones in blocks that suit caches."""
 
 MOST_ENTRIES = 20_000
-"""Of the factor of a sparse matrix: with more a step takes so long that the call of a library does
-not show, and whoever waits wants to see what goes on."""
+"""Entries of the factor of a sparse matrix, at most. With more, a step takes so long that the call
+of a library does not matter, and users want to see the progress."""
 
 _FULL = """\
 def full(table, tile):

@@ -131,7 +131,7 @@ _WINDOWS_FUNCTIONS = {
     "ntdll": ("__chkstk",),  # what LLVM calls in functions with a large stack
     "ucrtbase": ("calloc",),
 }
-"""By library. The C library of POSIX is in the process, so LLVM finds its functions by itself."""
+"""Functions by library. POSIX's C library is in the process: LLVM finds its functions by itself."""
 
 
 def primitives(system: str = sys.platform) -> str:

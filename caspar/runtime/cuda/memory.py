@@ -14,8 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
-from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
-from caspar.codegen.cuda.structure.values import VALUE_KERNELS, VALUE_SOURCE
+from caspar.codegen.cuda.structure.checks import (
+    ROW_KERNELS,
+    ROW_SOURCE,
+    VALUE_KERNELS,
+    VALUE_SOURCE,
+)
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array, PickedRows

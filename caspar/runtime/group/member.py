@@ -25,7 +25,7 @@ class Group(Protocol):
     """
 
     shares_memory: bool
-    """Whether members are in one process, and read each other's arrays."""
+    """True if members are in one process, and read each other's arrays."""
 
     @property
     def size(self) -> int:
@@ -149,4 +149,4 @@ class Communicator:
 
 
 ALONE = Communicator()
-"""Of a solve on one device."""
+"""The communicator of a solve on one device."""

@@ -249,7 +249,7 @@ class Peers:
         return GroupError(self.reason or "the connection to the other ranks was closed")
 
     def on_abort(self, number: int, abort: Callable[[str], None]) -> None:
-        """Have a function called if the group of that number fails somewhere."""
+        """Set a function that is called if the group of that number fails somewhere."""
         with self._lock:
             self._aborts[number] = abort
         if self.reason != "":

@@ -27,7 +27,7 @@ from caspar.runtime.group.peers import Peers, Purpose
 from caspar.runtime.group.wire import Hello, Wire, connect
 
 MASTER_OFFSET = 1
-"""From MASTER_PORT, on which torchrun itself listens, to the port that rank 0 takes."""
+"""The distance from MASTER_PORT, on which torchrun itself listens, to the port of rank 0."""
 
 
 @dataclass(frozen=True)
@@ -409,7 +409,7 @@ class Ranks:
         return f"<rank {self.rank} of {self.size}, started by {self._launcher}>"
 
     def __reduce__(self) -> Any:
-        """Refused: connections belong to their process.
+        """Refuse: connections belong to their process.
 
         Raises:
             TypeError: Always.

@@ -110,7 +110,7 @@ class AllReduce:
         return self
 
     def set_address(self, number: int, address: int) -> None:
-        """Refused.
+        """Refuse: arrays that devices add up do not move.
 
         Raises:
             AssertionError: Always: nothing that is shared moves.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from caspar.ir.dtype import DType
 
 H200_BALANCE = 7.0
-"""Where the driver does not say how fast memory is."""
+"""The balance that is assumed if the driver does not say how fast memory is."""
 
 _MANY_LANES = 86
 """Compute capability from which on a multiprocessor has 128 lanes for float32, not 64."""

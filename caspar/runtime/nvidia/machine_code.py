@@ -71,7 +71,7 @@ def compile_together(texts: Sequence[str], architecture: str, options: Sequence[
 
 
 _AHEAD: dict[str, bytes] = {}
-"""What `compile_together` has compiled and nobody has asked for: the store may not work."""
+"""Code that `compile_together` has made and nobody has asked for yet: the store may not work."""
 
 _CODE, _REFUSED = b"\1", b"\0"
 """First byte of an entry."""

@@ -26,7 +26,7 @@ CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 """Options that `cupy.RawModule` adds: denormal float32 numbers are flushed to zero."""
 
 _NO_CACHE = ("--no-cache",)
-"""What NVRTC takes from its own cache comes without the assembler's figures."""
+"""Options that keep NVRTC from its own cache, whose entries lack the assembler's figures."""
 
 _FIRST_WITH_CACHE = (12, 9)
 

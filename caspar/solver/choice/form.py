@@ -20,7 +20,7 @@ from caspar.equations.solver_form import (
 )
 from caspar.errors import UnsuitedError
 from caspar.frontend.factors.jacobian import JacobianStorage
-from caspar.frontend.factors.trace import ArgumentKind, NodeType, TracedFactor, refuse_tables
+from caspar.frontend.factors.trace import ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
 from caspar.memory.dialect import Dialect
 from caspar.options import (
@@ -63,10 +63,6 @@ class Recipe:
     masked: tuple[str, ...] = ()
     bounded: tuple[str, ...] = ()
     is_far_from_zero: bool = False
-
-    def refuse_tables(self, what: str) -> None:
-        """Raise if a factor looks values up in tables, which `what` does not support."""
-        refuse_tables(what, self.factors)
 
 
 FORMS_MATRIX = (

@@ -21,7 +21,7 @@ class JacobianPrice:
     """The cost of an instance's Jacobian.
 
     Attributes:
-        multiplications: Cost of computing it; see `passes.price`.
+        multiplications: Cost of computing it; see `passes.pipeline.graph_price`.
         num_bytes: Bytes of its entries that are not always zero; equal ones count too.
     """
 
@@ -47,7 +47,7 @@ def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> Jacobi
     dtype = types.storage
 
     def find() -> JacobianPrice:
-        from caspar.passes.price import graph_price
+        from caspar.passes.pipeline import graph_price
 
         with naming_owners([factor], []):
             spec = jacobian_kernel(factor, types)

@@ -32,7 +32,7 @@ MAX_KEPT = 4
 """Structures whose memory and analysis are kept."""
 
 MakeSystem = Callable[[Backend, Unknowns, Sequence[Instances]], HessianSystem]
-"""From the backend, the unknowns, and the nodes of each factor's instances."""
+"""A function of the backend, the unknowns, and the nodes of each factor's instances."""
 
 
 def gradient_kernels(backend: Backend) -> InstanceKernels:
@@ -91,6 +91,11 @@ class _FactorKernels:
         factor = self.factor = inputs.factor
         dims = {one.part(parts.PULL): one.storage_dim for one in factor.inputs}
         dims |= {one.part(parts.PULL): one.tangent_dim for one in factor.nodes}
+        self._loads = parts.table_loads(factor)
+        for table in factor.tables:
+            del dims[table.part(parts.PULL)]
+            if table.name in self._loads:
+                dims |= parts.load_dims(table, len(self._loads[table.name]))
         own = {
             one.part(parts.ADJOINT): adjoints[one.node_type.name].binding for one in factor.nodes
         }
@@ -114,29 +119,60 @@ class _FactorKernels:
         Raises:
             InputError: A derivative is not finite.
         """
-        xp, found = self._backend.xp, {}
+        found = {}
         for one in self.factor.inputs:
             if one.node is not None:
                 continue
-            pull, given = self.pull(one), self.inputs.given(one)
-            if one.source == WEIGHT:
-                # of an instance that weighs nothing the residual may be anything
-                weights = (
-                    given if one.name not in self.inputs.rows else given[self.inputs.rows[one.name]]
-                )
-                pull = xp.where((weights > 0.0) | xp.isfinite(pull), pull, 0.0)
-            is_finite = xp.isfinite(pull)
-            if is_partial:
-                pull = xp.where(is_finite, pull, 0.0)
-            elif not bool(is_finite.all()):
-                instance = int(xp.flatnonzero(~is_finite.all(axis=1))[0])
-                raise InputError(
-                    f"factor {self.factor.name}: the derivative by {one.source} of instance "
-                    f"{instance} is not finite at these values. Look for a root or a norm of zero "
-                    "in the residual"
-                )
-            found[one.source] = -self._summed(one, pull, given)
+            given = self.inputs.given(one)
+            if one.table is None:
+                summed = self._summed(one, self._finite(one, given, is_partial=is_partial), given)
+            elif one.name in self._loads:
+                pull = self._finite(one, given, is_partial=is_partial)
+                summed = self._by_numbers(one, one.table.dims, pull, given)
+            else:
+                summed = given * 0.0
+            found[one.source] = -summed
         return found
+
+    def _finite(self, one: Argument, given: Array, *, is_partial: bool) -> Array:
+        """(count, dim) derivatives by a constant that are finite."""
+        xp, pull = self._backend.xp, self.pull(one)
+        if one.source == WEIGHT:
+            # of an instance that weighs nothing the residual may be anything
+            weights = (
+                given if one.name not in self.inputs.rows else given[self.inputs.rows[one.name]]
+            )
+            pull = xp.where((weights > 0.0) | xp.isfinite(pull), pull, 0.0)
+        is_finite = xp.isfinite(pull)
+        if is_partial:
+            return xp.where(is_finite, pull, 0.0)
+        if not bool(is_finite.all()):
+            instance = int(xp.flatnonzero(~is_finite.all(axis=1))[0])
+            raise InputError(
+                f"factor {self.factor.name}: the derivative by {one.source} of instance "
+                f"{instance} is not finite at these values. Look for a root or a norm of zero "
+                "in the residual"
+            )
+        return pull
+
+    def _by_numbers(self, one: Argument, num_axes: int, pull: Array, given: Array) -> Array:
+        """The derivatives by the memory of tables, from those by what instances load of them."""
+        xp, loads = self._backend.xp, self._loads[one.name]
+        places = self._pulls[one.part(parts.PLACES)].reshape(*pull.shape, num_axes)
+        sizes = given[:num_axes, 0]
+        # as kernels do it: a NaN compares as false
+        nearest = xp.minimum(xp.where(places > 0.0, places, 0.0), sizes - 1.0)
+        is_inside = ((places >= 0.0) & (places < sizes)).all(axis=2)
+        number = nearest[:, :, 0]
+        for axis in range(1, num_axes):
+            number = number * sizes[axis] + nearest[:, :, axis]
+        channel = xp.asarray([load.channel for load in loads])
+        begin = self.inputs.rows[one.name][:, None] if one.name in self.inputs.rows else 0
+        at = begin + num_axes + loads[0].num_channels * number.astype(int) + channel
+        kept = xp.where(is_inside, pull, 0.0) if loads[0].is_zero_outside else pull
+        total = xp.zeros(given.shape)
+        add_rows(xp, total, at.reshape(-1), xp.ascontiguousarray(kept.reshape(-1, 1)))
+        return total
 
     def _summed(self, one: Argument, pull: Array, given: Array) -> Array:
         """The derivatives by the rows of a constant, from those of instances."""

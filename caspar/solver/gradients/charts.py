@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-from caspar.equations.adjoint.node_kernels import (
+from caspar.equations.adjoint.kernels import (
     INPUT,
     OUTPUT,
     VALUE,

@@ -52,7 +52,6 @@ class Gradients:
     """
 
     def __init__(self, backend: Backend, recipe: Recipe) -> None:
-        recipe.refuse_tables("Solver.gradient")
         self._backend = backend
         self._recipe = recipe
         self._adjoint = Adjoint(backend, recipe.nodes, recipe.factors)

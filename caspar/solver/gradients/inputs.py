@@ -4,6 +4,7 @@ Cost tier: once for a gradient.
 """
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ class Cotangents:
 
 
 Shape = Callable[[Argument, Array, Any], Array]
-"""From a constant argument, its (rows, dim) and what was passed to the shape of that."""
+"""A function that gives the (rows, dim) of a constant argument the shape of the passed array."""
 
 
 def given_back(
@@ -135,7 +136,11 @@ def given_back(
     for factor in factors:
         own, passed = derived.constants.get(factor.name, {}), arrays[factor.name]
         found[factor.name] = {
-            one.source: back(shape(one, _derivative(own, one, problem, factor), passed))
+            one.source: back(
+                (shape if one.table is None else _tables)(
+                    one, _derivative(own, one, problem, factor), passed
+                )
+            )
             for one in factor.inputs
             if one.node is None
         }
@@ -157,6 +162,14 @@ def shaped(one: Argument, rows: Array, passed: Any) -> Array:
     like = passed_for(one, passed)
     shape = shape_of(like)
     return with_matrices(rows, shape, is_matrix=len(shape) == 3)
+
+
+def _tables(one: Argument, rows: Array, passed: Any) -> Array:
+    """The memory of tables as they were passed: without their sizes."""
+    shape = shape_of(passed_for(one, passed))
+    assert one.table is not None
+    num_tables = (int(rows.shape[0]) - math.prod(shape)) // one.table.dims
+    return rows.reshape(num_tables, -1)[:, one.table.dims :].reshape(shape)
 
 
 def with_matrices(rows: Array, shape: tuple[int, ...], *, is_matrix: bool) -> Array:

@@ -31,7 +31,7 @@ SINGULAR_PIVOT = 1e-12
 """Pivot of the scaled H up to which it counts as singular; entries are known to about 1e-15."""
 
 DAMPING = 1e-8
-"""What is added to the diagonal of a singular H, in units of its scaled diagonal."""
+"""Damping that is added to the diagonal of a singular H, in units of its scaled diagonal."""
 
 REFINEMENTS = 2
 """Corrections by the residual of a system that is damped, or not positive definite."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.markers import Table
 from caspar.frontend.precision import TYPES
 from caspar.frontend.symbolic.field_types import storage_layout
 from caspar.frontend.symbolic.unit_ranges import UnitRange
@@ -161,6 +162,26 @@ class ArrayReader:
             for part in unit_ranges:
                 converted = _with_unit(where, converted, part, xp, ignored)
         return converted
+
+    def tables(self, where: str, table: type[Table], given: Any) -> Array:
+        """(k, numbers of each) tables as kernels read them, where they were given.
+
+        Args:
+            where: Factor and argument.
+            table: Their class.
+            given: One table or several.
+
+        Raises:
+            InputError: Names `where`, what is wrong and what is allowed.
+        """
+        array, xp = self.array(where, given)
+        try:
+            memory = table.packed(array if xp is np else self.backend.to_host(array))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        flat = memory.reshape(-1)
+        rows = self.rows(where, flat if xp is np else self.backend.upload(flat), 1)
+        return rows.reshape(memory.shape)
 
     def index(self, where: str, given: Any, size: int, of: str) -> Array:
         """(n,) int32 indices where they were given, within 0 .. size - 1.

@@ -94,6 +94,8 @@ class FactorArrays:
 def with_bare_factors(arrays: Any, factors: Sequence[TracedFactor]) -> Any:
     """Arrays with `{}` for each factor that needs none and got None, `[]` or nothing.
 
+    Patches of tables are taken apart, see `with_patches`.
+
     Args:
         arrays: As the user passed them.
         factors: All factors of the solver.
@@ -102,7 +104,12 @@ def with_bare_factors(arrays: Any, factors: Sequence[TracedFactor]) -> Any:
         return arrays
     bare = [one.name for one in factors if len(one.required) == 0]
     missing: dict[str, Any] = {name: {} for name in bare if _is_nothing(arrays.get(name))}
-    return {**arrays, **missing} if len(missing) > 0 else arrays
+    arrays = {**arrays, **missing} if len(missing) > 0 else arrays
+    if not any(factor.patches for factor in factors):
+        return arrays
+    from caspar.frontend.patches import with_patches
+
+    return with_patches(arrays, factors)
 
 
 def _is_nothing(given: Any) -> bool:

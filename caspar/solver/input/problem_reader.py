@@ -13,6 +13,7 @@ import numpy as np
 from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.markers import Table
 from caspar.frontend.names import normalised_hint
 from caspar.memory.array import Array
 from caspar.options import Precision
@@ -235,7 +236,7 @@ class _Reader:
         ignored: Array | None,
     ) -> ConstantArray:
         if argument.table is not None:
-            found = self._tables(where, argument, given)
+            found = self._tables(where, argument, argument.table, given)
             if found.index is not None:
                 lengths[argument.source] = int(found.index.shape[0])
             return found
@@ -263,10 +264,12 @@ class _Reader:
         lengths[argument.source] = int(rows.shape[0])
         return ConstantArray(rows, None)
 
-    def _tables(self, where: str, argument: Argument, given: Any) -> ConstantArray:
+    def _tables(
+        self, where: str, argument: Argument, table: type[Table], given: Any
+    ) -> ConstantArray:
         """Tables, one after the other: an index then says where the instance's begins."""
         if argument.kind is ArgumentKind.CONST_UNIQUE:
-            memory = self._memory(where, argument, given)
+            memory = self._arrays.tables(where, table, given)
             if len(memory) != 1:
                 raise InputError(
                     f"{where}: {len(memory)} tables; ConstUnique is one for all instances, use "
@@ -274,24 +277,10 @@ class _Reader:
                 )
             return ConstantArray(memory.reshape(-1, 1), None)
         _check_names(where, "entries", given, ["values", "index"])
-        memory = self._memory(f"{where}, values", argument, given["values"])
+        memory = self._arrays.tables(f"{where}, values", table, given["values"])
         num_tables, length = memory.shape
         index = self._arrays.index(f"{where}, index", given["index"], num_tables, "values")
         return ConstantArray(memory.reshape(-1, 1), index * np.int32(length))
-
-    def _memory(self, where: str, argument: Argument, given: Any) -> Array:
-        """(number of tables, numbers of each) where the tables were given."""
-        table = argument.table
-        assert table is not None
-        array, xp = self._arrays.array(where, given)
-        backend = self._arrays.backend
-        try:
-            memory = table.packed(array if xp is np else backend.to_host(array))
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from error
-        flat = memory.reshape(-1)
-        rows = self._arrays.rows(where, flat if xp is np else backend.upload(flat), 1)
-        return rows.reshape(memory.shape)
 
     def _rows(
         self, where: str, argument: Argument, given: Any, ignored: Array | None = None
@@ -330,4 +319,4 @@ def given_factors(factors: Sequence[TracedFactor], problem: Problem) -> list[Tra
 
 
 __all__ = ["Problem", "check_problem", "given_factors", "read_problem"]
-"""What solves and estimates need of their input."""
+"""The names that solves and estimates need."""

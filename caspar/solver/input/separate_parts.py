@@ -23,7 +23,7 @@ MAX_PART = 24
 """Unknowns of a part on average, up to which `BatchSolver` takes it."""
 
 MAX_INSTANCES = 200_000
-"""Whose indices are looked at."""
+"""Instances of a factor up to which its indices are looked at."""
 
 Indices = NDArray[np.int64]
 

@@ -31,8 +31,8 @@ MOST_SLOWER = 3.0
 """Times as long as PCG up to its limit a factorisation may take then: its steps are exact."""
 
 LEAST_PIVOT = 1e-10
-"""Of a matrix with a diagonal of at most 1: with a smaller pivot a step has lost six of its sixteen
-digits. A damping of as much leaves no smaller one."""
+"""The least pivot of a matrix with a diagonal of at most 1: with a smaller one a step has lost six
+of its sixteen digits. A damping of as much leaves no smaller pivot."""
 
 COMPILE_S = 0.5
 """Seconds that kernels of a matrix may take to compile: more must have been lost to PCG."""

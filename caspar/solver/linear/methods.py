@@ -93,7 +93,7 @@ GRADIENTS = LinearMethod("gradients", _make)
 
 
 METHODS = (EXPLICIT, GRADIENTS)
-"""In the order in which they are tried; the last one declines nothing."""
+"""Methods in the order in which they are tried; the last one declines nothing."""
 
 
 def make_solvers(system: LinearSystem) -> HandOver:

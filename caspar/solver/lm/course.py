@@ -21,7 +21,7 @@ from caspar.solver.result.result import IterationRecord, SolveStatus
 from caspar.solver.system.lone_promises import Promises
 
 LEAST_GAINED = 1e-9
-"""Of the cost: what a solve that went on from an end has gained at least, to go on once more."""
+"""Share of the cost that a solve must have gained since it went on from an end, to go on again."""
 
 
 @dataclass
@@ -171,7 +171,7 @@ class Course:
 
 
 class Judgment(NamedTuple):
-    """What a check says of the end of a course.
+    """The answer of a check about the end of a course.
 
     Attributes:
         goes_on: The iterations go on from the first damping; nothing else is asked.

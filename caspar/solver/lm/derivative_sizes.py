@@ -1,4 +1,4 @@
-"""What the first derivatives show: units too far apart, squares out of the floating type's range.
+"""Checks of the first derivatives: units too far apart, squares out of the floating type's range.
 
 D levels the entries of a part of a tangent, which is taken for a place or a rotation
 (`node_blocks`). If it is an amplitude of 1e-30 and a rate of 1, levelling holds the rate at every
@@ -25,10 +25,10 @@ LOOKED_AT = 200
 """Nodes of a type, its first ones."""
 
 _ROUNDING = 1e-5
-"""Of a levelled entry, which may be float32."""
+"""Relative rounding error of a levelled entry, which may be float32."""
 
 LEAST_SHARE = 1e-2
-"""Of what is typical of a column of a node type, its median: D is at least as much."""
+"""Share of the median of a column of a node type: D is at least as much."""
 
 
 class DerivativeLook:
@@ -177,7 +177,7 @@ def _joined(chunks: list[Array], dim: int) -> Array:
 
 
 def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], ...]:
-    """Of D, of the gradient, and of what is held, contiguous."""
+    """Return contiguous chunks of D, of the gradient, and of the mask of held numbers."""
     count, dim = node.count, node.node.tangent_dim
     diagonal, gradient = (
         plan.memory[node.key(part)] for part in (NodePart.DIAGONAL, NodePart.GRADIENT)

@@ -1,4 +1,4 @@
-"""Which factors make a cost or a derivative that is not finite, and which of their instances.
+"""Find the factors and instances whose cost or derivative is not finite.
 
 Input: a plan, the residuals or gradients that were just evaluated. Output: words for users.
 Cost: some passes over the arrays, of a solve that failed or is likely to.
@@ -31,7 +31,7 @@ from caspar.solver.system.scores import (
 
 
 class Findings:
-    """What users are told of a system, beside its values: of all devices that share the problem.
+    """Findings about a system that users are told, from all devices that share the problem.
 
     Args:
         plan: Memory and structure.
@@ -65,7 +65,7 @@ class Findings:
         return self.communicator.summed(factor_costs(self._plan))
 
     def num_beyond_scale(self) -> dict[str, int]:
-        """By each factor with a loss how many residuals were longer than its scale."""
+        """Return the number of residuals longer than the loss scale, by the factor's name."""
         return self.communicator.summed(num_beyond_scale(self._plan))
 
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
@@ -184,7 +184,7 @@ def _counts(plan: Plan, factor: FactorPlan) -> Array:
 
 
 SUMMED = (NodePart.GRADIENT, NodePart.DIAGONAL, NodePart.BLOCK)
-"""What a linearisation adds to nodes."""
+"""Parts of nodes to which a linearisation adds."""
 
 
 def faulty_derivatives(plan: Plan, phases: Phases) -> tuple[str, ...]:

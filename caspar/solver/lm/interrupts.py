@@ -1,4 +1,4 @@
-"""What may break into a solve: Ctrl-C, and errors of the user's callback.
+"""Interruptions of a solve: Ctrl-C, and errors of the user's callback.
 
 The first Ctrl-C ends a solve with a result; a second one soon after is passed on, so that a loop of
 solves ends. The time of the last one is kept for each thread: Python raises Ctrl-C in the main
@@ -21,7 +21,7 @@ SECOND_WITHIN_S = 2.0
 
 
 class _Last(threading.local):
-    """When the thread was interrupted last, by `time.monotonic`."""
+    """The time of the thread's last interrupt, by `time.monotonic`."""
 
     time_s = -math.inf
 

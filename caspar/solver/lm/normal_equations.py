@@ -186,7 +186,7 @@ class NormalEquations:
         return sum(self.communicator.gather(self.plan.num_bytes + self.solvers.num_bytes))
 
     def memory_table(self, others: Iterable["NormalEquations"] = ()) -> str:
-        """What the plan and the linear solver hold on this device, and together what others do."""
+        """Return a table of the memory of plan and linear solver here, and a sum for the others."""
         from caspar.solver.plan.memory_table import memory_table
 
         held = "matrix, without its factor" if self.solvers.current.is_direct else "preconditioner"

@@ -45,7 +45,7 @@ LEAST_GROWN_SINGULAR = 1e-12
 """The same if the matrix could not be factorised: less is no more than its rounding."""
 
 GOOD_GAIN_RATIO = 0.25
-"""With which a step of less than the usual damping makes its damping the usual one."""
+"""Least gain ratio with which a step of less than the usual damping makes its damping the usual."""
 
 KEEPS_IN_VALLEYS = 0.25
 """Gain ratio that keeps the damping once a solve has gone on from an end: such solves come along
@@ -73,10 +73,10 @@ RELIEF_GROWTH = 1e3
 """Factor of the damping of a confirming step after one that did not keep what it promised."""
 
 GAINED_SINCE = 0.01
-"""Of the cost: after that, whether a step of little damping would gain is asked again."""
+"""Share of the cost: after this gain, a step of little damping is tried again."""
 
 LITTLE_DAMPING = 1e-3
-"""With at most this, a step promises nearly what one without damping would."""
+"""Damping up to which a step promises nearly as much as a step without damping."""
 
 # -- ends ------------------------------------------------------------------------------------------
 
@@ -98,21 +98,22 @@ ASK_AGAIN = 0.01
 """Share of the cost at which the device was last asked, at which it is asked again."""
 
 ROUNDING_SHARE = 0.5
-"""What rounding leaves changes by this share at least when values are rounded once more. Less does
-not tell: where the first cost was huge, a cost that is far from a minimum changes by a tenth."""
+"""A gain, or a whole cost, that is rounding alone changes by at least this share when values are
+rounded once more. A smaller change proves nothing: if the first cost was huge, a cost far from a
+minimum changes by a tenth."""
 
 MAX_REJECTED = 4
 """Rejected steps in a row, after which the device is asked whether rounding explains them."""
 
 SLIGHT_PROMISE = 1e-9
-"""Of the cost: if a step promises no more, the device is asked at the first rejection. Only where
-the tolerance of the cost is less."""
+"""Share of the cost: if a step promises no more, the device is asked at the first rejection. Used
+only if the tolerance of the cost is less."""
 
 MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
 
 COST_ROUNDING = 2.0**-52
-"""Of the cost: costs are summed in float64 unless values are float32."""
+"""Relative rounding of the cost: costs are summed in float64 unless values are float32."""
 
 VISIBLE = 64.0
 """Roundings of the cost that it has to rise by, for the rise to tell a curvature."""
@@ -127,7 +128,7 @@ GO_ON: End = None
 """The solve does not end."""
 
 NOT_ASKED = -1.0
-"""In place of a change of the cost that is not known."""
+"""The value of a change of the cost that is not known."""
 
 # -- on the host -----------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ def _why_rejected(tried: TriedStep) -> Verdict:
 
 
 def is_at_bottom(state: PolicyState) -> bool:
-    """Whether rejected steps have shown that the cost cannot fall by more than its roundings."""
+    """Return whether rejected steps have shown that the cost can fall by no more than rounding."""
     return state.attainable < math.inf
 
 
@@ -428,7 +429,7 @@ def _remaining(state: PolicyState, damping: float, tried: TriedStep, accepted: b
 
 
 def _rise(state: PolicyState, tried: TriedStep) -> tuple[float, float, bool, float]:
-    """What a rejected step tells of the curvature, and whether nothing is left: `attainable`.
+    """Return the curvature that a rejected step shows, and whether nothing is left: `attainable`.
 
     The linear model may promise the whole cost at a minimum where the residuals' second derivatives
     dominate, as that of (x - 1)^2 + 5. Rejected steps tell: the cost falls along each with the

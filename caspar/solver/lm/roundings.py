@@ -23,9 +23,9 @@ _LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a column: more than the last third of the digits."""
 
 COLLAPSED = 2.0**-29
-"""Of the largest start value of a column: below it, the start says nothing of how exact the column
-has to be. An amplitude that falls by ten digits in each step, because an exponential beside it is
-far too large, would pass for a solution of zero."""
+"""Share of the largest start value of a column: below it, the start does not tell how exact the
+column has to be. An amplitude that falls by ten digits in each step, because an exponential
+beside it is far too large, would pass for a solution of zero."""
 
 MOST_CONSTANTS = 1 << 20
 """Scalars of constants that are moved: 8 MB are kept meanwhile."""
@@ -50,8 +50,9 @@ def moved_scores(
     """Score values that are moved by a rounding each, and by sizes; several draws.
 
     Constants of float64 are moved by a rounding too, unless they are many: residuals that are
-    differences of large numbers, such as ranges to satellites, are no more exact than these. What
-    was linearised is lost, and so are the residuals of the values themselves.
+    differences of large numbers, such as ranges to satellites, are no more exact than these. Tables
+    stay as they are: a moved size would be another layout. What was linearised is lost, and so are
+    the residuals of the values themselves.
 
     Args:
         plan: Memory and structure.
@@ -77,12 +78,12 @@ def moved_scores(
 
 
 def _moved_constants(plan: Plan) -> list[Array]:
-    """Flat views of constant arguments, if all of them are few."""
+    """Flat views of constant arguments without tables, if all of them are few."""
     keys = [
         factor.key(FactorPart.CONSTANT, argument)
         for factor in plan.factors
         for argument in factor.factor.inputs
-        if argument.node is None
+        if argument.node is None and argument.table is None
     ]
     arrays = [plan.memory[key].reshape(-1) for key in keys if key in plan.memory]
     arrays = [array for array in arrays if array.dtype == plan.types.values.value]

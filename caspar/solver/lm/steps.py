@@ -1,4 +1,4 @@
-"""What the loop, the policy and the device pass to each other, and what the device holds.
+"""Messages between the loop, the policy and the device, and the state of the device.
 
 Named tuples: an iteration of a small problem makes a dozen, and frozen dataclasses take longer to
 make.
@@ -15,7 +15,7 @@ from caspar.solver.result.result import SolveStatus
 
 
 class LinearGoal(NamedTuple):
-    """What the linear solver is asked for.
+    """The request to the linear solver.
 
     Attributes:
         damping: Factor of D added to J^T J.
@@ -113,7 +113,7 @@ class TriedStep(NamedTuple):
     def of(
         cls, scalars: Mapping[str, float], *, is_bounded: bool = False, is_shortened: bool = False
     ) -> "TriedStep":
-        """From the solver's scalars, by name."""
+        """Make it from the solver's scalars, by name."""
         model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
         promised = scalars["first_descent"] + scalars["eliminated_descent"]
         outcome = LinearOutcome(int(scalars["done"]))
@@ -193,7 +193,7 @@ class PolicyState(NamedTuple):
 
 
 class Verdict(Enum):
-    """Whether a step is accepted; the value says why not."""
+    """The verdict on a step: accepted, or the reason why not as the value."""
 
     ACCEPTED = ""
     NO_GRADIENT = "the gradient is zero: there is no step"
@@ -218,7 +218,7 @@ End = SolveStatus | AskRounding | None
 
 
 class Decision(NamedTuple):
-    """What becomes of a step that was tried.
+    """The decision about a step that was tried.
 
     Attributes:
         verdict: Whether the candidate becomes the current values.
@@ -248,7 +248,7 @@ class Place(Enum):
 
 
 class Linearization(NamedTuple):
-    """What the device holds of the linearised problem.
+    """The state of the linearised problem on the device.
 
     Attributes:
         is_scaled: Jacobians are stored, of variables that are scaled by D: they belong to one
@@ -344,7 +344,7 @@ class Linearization(NamedTuple):
         return self._at(Place.NOWHERE, was_rejected=False)
 
     def levelled(self, levelling: float) -> "Linearization":
-        """With other levelling from the next linearisation on."""
+        """Return it with other levelling from the next linearisation on."""
         return self._replace(levelling=levelling)
 
     def _at(

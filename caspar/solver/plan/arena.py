@@ -19,7 +19,7 @@ ALIGNMENT = 256
 """Bytes; CUDA's own alignment of allocations."""
 
 Key = TypeVar("Key")
-"""What a region is asked for by."""
+"""The key by which a region is requested."""
 
 Entry = tuple[Key, int, DType]
 """A region to be reserved: key, scalars, type."""

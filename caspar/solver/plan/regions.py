@@ -66,7 +66,7 @@ class Demand:
         return self.on_all_bytes + divided // devices
 
     def num_devices(self, free_bytes: int) -> int | None:
-        """On how many devices the problem fits, if each has as much memory as this one.
+        """Return on how many devices the problem fits, if each has as much memory as this one.
 
         Args:
             free_bytes: Of this one, beside indices and tiles.
@@ -150,7 +150,7 @@ def _needed_by_devices(demand: Demand) -> str:
 
 
 def _fitting(demand: Demand, free: int | None, number: int | None, backend: Backend) -> str:
-    """On how many devices the problem fits."""
+    """Say on how many devices the problem fits."""
     if free is None:
         return ""
     if number is None:
@@ -184,7 +184,7 @@ Entries = list[tuple[ArrayKey, Size, DType]]
 """Regions to be reserved."""
 
 _LAYOUTS: WeakKeyDictionary[KernelLibrary, dict[Hashable, "_Regions"]] = WeakKeyDictionary()
-"""Those of plans of one kind differ in sizes alone."""
+"""Layouts by kind of plan: plans of one kind differ in sizes alone."""
 
 
 def jacobians_are_shared(

@@ -290,4 +290,4 @@ def refuse_ranks(devices: object, method: str) -> None:
 
 
 __all__ = ["DevicesChoice", "RankDevices", "Ranks", "devices_of", "refuse_ranks"]
-"""What `Solver` needs of devices."""
+"""The names that `Solver` needs."""

@@ -109,9 +109,9 @@ class SolveStatus(Enum):
         "these values may not be a minimum. Use precision='float64', or other units."
     )
     NO_RESIDUALS = (
-        "No residual pulls on the values: all of them have weight 0 by a loss at the start, a "
-        "problem of a batch has none, or solve_gnc took all for outliers. Start nearer, or raise "
-        "the scale of the loss."
+        "No residual pulls on the values. A loss gives all of them weight 0 at the start, or all "
+        "look up values outside of tables with border='refuse', or a problem of a batch has none, "
+        "or solve_gnc took all for outliers. Start nearer, or raise the scale of the loss."
     )
 
     INFEASIBLE = (
@@ -230,7 +230,7 @@ _NAMES_OF_SIZE = {
     "left_out": "factor with instances of weight 0",
     "bounded": "node type with bounds",
 }
-"""By each mapping of a `ProblemSize` what its names stand for."""
+"""The meaning of the names in each mapping of a `ProblemSize`."""
 
 
 def values_by_field(
@@ -272,7 +272,7 @@ NAMES_OF_RESULT = {
     "active_bounds": "node type with bounds",
     "multipliers": "constraint",
 }
-"""By each mapping of a `SolveResult` what its names stand for."""
+"""The meaning of the names in each mapping of a `SolveResult`."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from caspar.solver.input.constraints import Constraints
 from caspar.solver.result.result import SolveResult
 
 Solved = SolveResult | Mapping[str, Any]
-"""What a covariance is asked of."""
+"""A result or arrays, of which a covariance is computed."""
 
 
 class SolvedResults:

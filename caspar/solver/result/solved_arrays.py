@@ -20,15 +20,15 @@ from caspar.solver.input.array_reader import Blocked, PreparedIndex
 from caspar.solver.input.constraints import Constraints
 
 WHOLE_BYTES, PAGE_BYTES = 16 << 20, 4096
-"""Of an array of the host that is read whole; of a larger one as many bytes, in spaced pages.
-Reading all of a large problem may take longer than solving it
+"""Bytes of the largest array of the host that is read whole; of a larger one as many are read, in
+spaced pages. Reading all of a large problem may take longer than solving it
 (docs/design/0020-repeated-calls.md)."""
 
 Names = tuple[str, ...]
 """The names that lead to an array, such as a factor's and an argument's."""
 
 Fingerprints = Mapping[tuple[Names, ...], object]
-"""By the names of arrays checksums, or a text, that differ once they have been written to."""
+"""Checksums, or a text, by the names of arrays; they differ once an array was written to."""
 
 
 def fingerprints_of(given: Any, backends: Sequence[Backend], names: Names = ()) -> Fingerprints:

@@ -28,13 +28,13 @@ from caspar.solver.plan.factor_order import tile_partner
 from caspar.solver.plan.shard import Chosen
 
 TILE_SIZE = 256
-"""Of the tiles whose order is taken; that of other sizes is nearly the same."""
+"""Size of the tiles that give the order; other sizes give nearly the same order."""
 
 GAIN = 0.1
 """Share of instances that another order must bring together with their partner."""
 
 ORDER_BYTES = 48
-"""Of device memory for each instance while they are ordered: both indices, a sort, its copies."""
+"""Bytes of device memory for each instance during ordering: both indices, a sort, its copies."""
 
 MOST_ITEMS = 1 << 31
 """Instances that are ordered at most: tiles count in 32 bits."""

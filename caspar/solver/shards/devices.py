@@ -29,7 +29,7 @@ from caspar.solver.shards.split import split_problem
 from caspar.solver.shards.team import Team
 
 DevicesChoice = int | str | Sequence[int]
-"""How many, `all`, or their numbers."""
+"""The number of devices, `all`, or a list of device numbers."""
 
 UNEVEN = 1.5
 """Times its even share from which on users are told that a device has more."""

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
+from caspar.codegen.cuda.structure.checks import CHECKSUM_KERNEL, CHECKSUM_SOURCE
 from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
 from caspar.codegen.cuda.structure.tiles import (
     SCAN_BLOCK_SIZE,

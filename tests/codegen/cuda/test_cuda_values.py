@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
+from caspar.codegen.cuda.structure.checks import VALUE_KERNELS, VALUE_SOURCE
 from caspar.codegen.cuda.structure.texts import structure_texts
-from caspar.codegen.cuda.structure.values import VALUE_KERNELS, VALUE_SOURCE
 from caspar.memory.host_values import largest_of_columns, write_moved
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import CudaModule, compile_cuda, find_compiler

@@ -12,6 +12,7 @@ from symforce.ops import StorageOps
 from symforce.typing import Tuple
 
 import caspar
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.kernels.spec import kernel_spec
 from caspar.frontend.symbolic.unit_ranges import UnitRange
 from caspar.ir.dtype import DType
@@ -132,7 +133,7 @@ class TestInputs:
         def residual(e: Annotated[Ellipse, caspar.TunableShared]) -> sf.V2:
             return e.shape
 
-        assert caspar.frontend.factors.trace.trace(residual).arguments[0].matrix_shape == ()
+        assert trace(residual).arguments[0].matrix_shape == ()
 
     def test_positional_and_keyword_only_and_without_any(self) -> None:
         five = sf.S(5)

@@ -9,6 +9,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
+from caspar.options import BackendName
 from caspar.solver.limits import Limits
 from tests.problems import EXAMPLES
 from tests.solver.covariance.covariance_cases import (
@@ -74,7 +75,7 @@ def test_jacobians(name: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", EXAMPLES)
 @ON_BACKENDS
-def test_examples(name: str, method: str, backend: str) -> None:
+def test_examples(name: str, method: str, backend: BackendName) -> None:
     example = EXAMPLES[name]
     solver = caspar.Solver(example.factors, backend=backend, limits=METHODS[method])
     arrays = example.arrays()
@@ -89,7 +90,7 @@ def test_examples(name: str, method: str, backend: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @ON_BACKENDS
-def test_eliminated_nodes_have_their_marginal_covariance(method: str, backend: str) -> None:
+def test_eliminated_nodes_have_their_marginal_covariance(method: str, backend: BackendName) -> None:
     arrays, factors = bundle(), (observe, known_view)
     solver = caspar.Solver(factors, backend=backend, limits=METHODS[method])
     dense = dense_problem(factors, arrays)
@@ -103,7 +104,7 @@ def test_eliminated_nodes_have_their_marginal_covariance(method: str, backend: s
 
 @pytest.mark.parametrize("method", METHODS)
 @ON_BACKENDS
-def test_minimum_norm_is_the_pseudo_inverse(method: str, backend: str) -> None:
+def test_minimum_norm_is_the_pseudo_inverse(method: str, backend: BackendName) -> None:
     arrays = without_gauge(bundle())
     solver = caspar.Solver(observe, backend=backend, limits=METHODS[method])
     dense = dense_problem([observe], arrays)

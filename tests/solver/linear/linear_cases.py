@@ -8,7 +8,6 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 import caspar
-from caspar.runtime.backend import Backend
 from tests.solver import reference
 
 Arrays = dict[str, Any]
@@ -195,7 +194,7 @@ MIXES: Mapping[str, tuple[caspar.Factor, ...]] = {
 MIX = "two factors on marks"
 
 
-def fresh(mix: str = MIX, backend: str | Backend = "cpu", **choices: Any) -> caspar.Solver:
+def fresh(mix: str = MIX, backend: Any = "cpu", **choices: Any) -> caspar.Solver:
     """A solver that has not solved anything; equal input gives equal bits."""
     choices = {"precision": "float64", "deterministic": True, **choices}
     return caspar.Solver(MIXES[mix], backend=backend, **choices)

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import spsolve
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.problems import EXAMPLES, Arrays, anchor, between, height, relative_turn
 from tests.solver import reference
@@ -65,7 +65,7 @@ def assert_solved(result: caspar.SolveResult, arrays: Arrays, tolerance: float =
 
 @ON_BACKENDS
 @PRECISIONS
-def test_one_node_and_one_factor(precision: str, backend: str) -> None:
+def test_one_node_and_one_factor(precision: str, backend: BackendName) -> None:
     arrays = {"Place": [[3.0, 4.0]], "anchor": {"place": [0], "known": [[1.0, 2.0]]}}
     result = solver((anchor,), precision, backend).solve(arrays)
     assert result.status.is_success
@@ -77,7 +77,7 @@ def test_one_node_and_one_factor(precision: str, backend: str) -> None:
 @ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("count", [31, 32, 33, 255, 256, 257, 1000])
-def test_counts_around_the_size_of_tiles(count: int, precision: str, backend: str) -> None:
+def test_counts_around_the_size_of_tiles(count: int, precision: str, backend: BackendName) -> None:
     """A chain: tiles that are full, one short, one over."""
     random = np.random.default_rng(count)
     arrays: Arrays = {
@@ -96,7 +96,7 @@ def test_counts_around_the_size_of_tiles(count: int, precision: str, backend: st
 
 @ON_BACKENDS
 @PRECISIONS
-def test_one_node_that_all_factors_share(precision: str, backend: str) -> None:
+def test_one_node_that_all_factors_share(precision: str, backend: BackendName) -> None:
     known = np.random.default_rng(0).normal(size=(3000, 2))
     arrays = {"Place": [[30.0, -40.0]], "anchor": {"place": np.zeros(3000, int), "known": known}}
     result = solver((anchor,), precision, backend).solve(arrays)
@@ -118,7 +118,7 @@ def test_zeros_of_a_jacobian_are_not_stored(precision: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_free_translation(precision: str, backend: str) -> None:
+def test_free_translation(precision: str, backend: BackendName) -> None:
     """No anchor: the cost does not change when all places move together."""
     arrays = {"Place": GRID["Place"], "between": GRID["between"]}
     result = solver((between,), precision, backend).solve(arrays)
@@ -129,7 +129,7 @@ def test_free_translation(precision: str, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_free_rotation(precision: str, backend: str) -> None:
+def test_free_rotation(precision: str, backend: BackendName) -> None:
     attitudes = EXAMPLES["attitudes"].arrays()
     arrays = {name: attitudes[name] for name in ("Attitude", "relative_turn")}
     result = solver((relative_turn,), precision, backend).solve(arrays)
@@ -141,7 +141,7 @@ def test_free_rotation(precision: str, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_two_parts_that_do_not_touch(precision: str, backend: str) -> None:
+def test_two_parts_that_do_not_touch(precision: str, backend: BackendName) -> None:
     between_twice = {
         "start": np.concatenate([GRID["between"]["start"], GRID["between"]["start"] + 36]),
         "end": np.concatenate([GRID["between"]["end"], GRID["between"]["end"] + 36]),
@@ -157,7 +157,7 @@ def test_two_parts_that_do_not_touch(precision: str, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_factors_given_several_times_weigh_more(precision: str, backend: str) -> None:
+def test_factors_given_several_times_weigh_more(precision: str, backend: BackendName) -> None:
     thrice = {name: np.concatenate([array] * 3) for name, array in GRID["anchor"].items()}
     arrays = changed(GRID, "anchor", thrice)
     assert_solved(solve_example("grid", arrays, precision, backend), arrays)
@@ -165,7 +165,7 @@ def test_factors_given_several_times_weigh_more(precision: str, backend: str) ->
 
 @ON_BACKENDS
 @PRECISIONS
-def test_factor_from_a_node_to_itself(precision: str, backend: str) -> None:
+def test_factor_from_a_node_to_itself(precision: str, backend: BackendName) -> None:
     """Its residual is constant: both Jacobians cancel."""
     loops = {
         "start": np.append(GRID["between"]["start"], [3, 3]),
@@ -178,7 +178,7 @@ def test_factor_from_a_node_to_itself(precision: str, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_points_seen_once(precision: str, backend: str) -> None:
+def test_points_seen_once(precision: str, backend: BackendName) -> None:
     """Two residuals for three unknowns each: every block of a point is singular."""
     problem = read("problem-21-11315")
     _, first = np.unique(problem.point_index, return_index=True)
@@ -210,7 +210,7 @@ def test_padding_may_hold_anything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_observations_given_twice(precision: str, backend: str) -> None:
+def test_observations_given_twice(precision: str, backend: BackendName) -> None:
     problem = part_of(read("problem-21-11315"), 300)
     once = arrays_of(problem)
     twice = changed(
@@ -224,7 +224,7 @@ def test_observations_given_twice(precision: str, backend: str) -> None:
 
 @ON_BACKENDS
 @PRECISIONS
-def test_all_cameras_start_as_one(precision: PrecisionName, backend: str) -> None:
+def test_all_cameras_start_as_one(precision: PrecisionName, backend: BackendName) -> None:
     """No baseline, so no depth, at the start: points that moved alone would go anywhere.
 
     Several minima are near such a start, and rounding decides which of them is reached. A solve
@@ -246,7 +246,7 @@ def test_all_cameras_start_as_one(precision: PrecisionName, backend: str) -> Non
 
 @ON_BACKENDS
 @PRECISIONS
-def test_unused_scalar_of_a_node(precision: str, backend: str) -> None:
+def test_unused_scalar_of_a_node(precision: str, backend: BackendName) -> None:
     """Nothing depends on x: its place stays, the other coordinate is solved."""
     made = solver((height,), precision, backend)
     places = np.array([[0.25, 5.0], [-0.5, -7.0]])
@@ -263,7 +263,7 @@ def test_unused_scalar_of_a_node(precision: str, backend: str) -> None:
 @ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e-3, 1e3, 1e6, 1e12])
-def test_units_do_not_matter(scale: float, precision: str, backend: str) -> None:
+def test_units_do_not_matter(scale: float, precision: str, backend: BackendName) -> None:
     """Metres, light years, nanometres: the same iterations, the same values in other units."""
     arrays = {
         "Place": scale * GRID["Place"],
@@ -280,7 +280,7 @@ def test_units_do_not_matter(scale: float, precision: str, backend: str) -> None
 @PRECISIONS
 @pytest.mark.parametrize("weight", [1e-6, 1e6])
 def test_weights_of_all_residuals_do_not_matter(
-    weight: float, precision: str, backend: str
+    weight: float, precision: str, backend: BackendName
 ) -> None:
     """Standard deviations a million times smaller or larger: the same values."""
     vehicle = EXAMPLES["vehicle"].arrays()
@@ -295,7 +295,7 @@ def test_weights_of_all_residuals_do_not_matter(
 
 @ON_BACKENDS
 @PRECISIONS
-def test_one_factor_that_outweighs_all_others(precision: str, backend: str) -> None:
+def test_one_factor_that_outweighs_all_others(precision: str, backend: BackendName) -> None:
     """Condition number 1e8 in the normal equations of one place."""
     count = 100
     many = {"place": np.zeros(count, int), "known": np.tile([[1.0, 1.0]], (count, 1))}

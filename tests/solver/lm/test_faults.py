@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar import SolveStatus
-from caspar.options import LinearSolverName
+from caspar.options import BackendName, LinearSolverName
 from tests.solver.linear.linear_cases import MIX, View, fresh, hold, problem_of, solver_names
 from tests.solver.lm.scripted import REJECTED, run, steps
 from tests.solver.solving import ON_BACKENDS, changed
@@ -28,7 +28,7 @@ def bend(
 @pytest.mark.parametrize("linear_solver", solver_names(MIX))
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 def test_instances_have_the_numbers_that_the_user_gave(
-    linear_solver: str, precision: str, backend: str
+    linear_solver: str, precision: str, backend: BackendName
 ) -> None:
     """In whichever order they are kept, and with holes between them."""
     require_library(linear_solver, backend)
@@ -49,7 +49,7 @@ def test_instances_have_the_numbers_that_the_user_gave(
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["pcg", "sparse"])
-def test_derivatives(linear_solver: LinearSolverName, backend: str) -> None:
+def test_derivatives(linear_solver: LinearSolverName, backend: BackendName) -> None:
     require_library(linear_solver, backend)
     arrays = {name: problem_of(MIX)[1][name] for name in ("View", "hold")}
     views = np.array(arrays["View"])

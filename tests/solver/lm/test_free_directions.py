@@ -7,7 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.options import JacobianName, LinearSolverName
+from caspar.options import BackendName, JacobianName, LinearSolverName
 from tests.solver import reference
 from tests.solver.lm.test_rounding import FACTORS, path
 from tests.solver.solving import ON_BACKENDS, Arrays
@@ -24,7 +24,7 @@ def ring(spot: Annotated[Spot, caspar.TunableShared]) -> sf.V1:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("seed", range(4))
-def test_each_place_is_free_along_a_circle(seed: int, backend: str) -> None:
+def test_each_place_is_free_along_a_circle(seed: int, backend: BackendName) -> None:
     """One of them sees the circle along an axis: diag(J^T J) has next to nothing in an entry."""
     spots = np.random.default_rng(seed).normal(size=(100, 2))
     solver = caspar.Solver(ring, backend=backend, precision="float64")
@@ -58,7 +58,7 @@ def with_beacons_heard_once(num_beacons: int, seed: int) -> Arrays:
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
 @pytest.mark.parametrize("linear_solver", ["pcg", "schur_pcg", "schur_dense", "auto"])
 def test_beacons_heard_once(
-    linear_solver: LinearSolverName, jacobian: JacobianName, backend: str
+    linear_solver: LinearSolverName, jacobian: JacobianName, backend: BackendName
 ) -> None:
     """Each can be at its distance: the cost is what it is without them."""
     optimum = reference.minimize_with_scipy(FACTORS, path()).cost

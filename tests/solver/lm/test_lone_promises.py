@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
-from caspar.options import SolveOptions
+from caspar.options import BackendName, SolveOptions
 from caspar.solver.lm.checks.promises import HELD_BACK
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.minimize import minimize
@@ -56,7 +56,9 @@ BOX_BOD = [[1.0, 109.0], [2.0, 149.0], [3.0, 149.0], [5.0, 191.0], [7.0, 213.0],
 
 @ON_BACKENDS
 @pytest.mark.parametrize("start", [(1.0, 0.75), (1.3, 0.75), (10.0, 3.0)])
-def test_a_rate_that_has_lost_its_influence(start: tuple[float, float], backend: str) -> None:
+def test_a_rate_that_has_lost_its_influence(
+    start: tuple[float, float], backend: BackendName
+) -> None:
     """A step leads to a rate at which the curve is a constant, of a cost of 4,886."""
     solver = caspar.Solver(saturation, backend=backend)
     result = solver.solve({"Growth": [start], "saturation": {"sample": BOX_BOD}})
@@ -67,7 +69,7 @@ def test_a_rate_that_has_lost_its_influence(start: tuple[float, float], backend:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("start", [(1.0, 2.0), (1.0, 3.0), (3.0, 3.0)])
-def test_a_rate_that_no_step_brings_back(start: tuple[float, float], backend: str) -> None:
+def test_a_rate_that_no_step_brings_back(start: tuple[float, float], backend: BackendName) -> None:
     """It says that this is no minimum, or that nothing determines the rate."""
     solver = caspar.Solver(saturation, backend=backend)
     result = solver.solve({"Growth": [start], "saturation": {"sample": BOX_BOD}})
@@ -77,7 +79,7 @@ def test_a_rate_that_no_step_brings_back(start: tuple[float, float], backend: st
 
 
 @ON_BACKENDS
-def test_what_the_residuals_do_not_determine_has_a_remark(backend: str) -> None:
+def test_what_the_residuals_do_not_determine_has_a_remark(backend: BackendName) -> None:
     solver = caspar.Solver(product, backend=backend)
     result = solver.solve({"Growth": [[2.0, 3.0]], "product": {"sample": BOX_BOD}})
     assert result.status.is_success
@@ -216,7 +218,7 @@ def peaks(count: int, spread: float, seed: int) -> tuple[Numbers, Numbers]:
     return true * np.exp(random.normal(0.0, spread, true.shape)), samples
 
 
-def fitted_together(starts: Numbers, samples: Numbers, backend: str) -> caspar.SolveResult:
+def fitted_together(starts: Numbers, samples: Numbers, backend: BackendName) -> caspar.SolveResult:
     index = np.repeat(np.arange(len(starts)), len(PLACES))
     return caspar.Solver(bell, backend=backend).solve(
         {"Peak": starts, "bell": {"sample": samples.reshape(-1, 2), "peak": index}}
@@ -243,7 +245,7 @@ def test_many_fits_in_one_solve_are_each_at_a_minimum(count: int, spread: float,
 
 
 @ON_BACKENDS
-def test_a_fit_without_influence_does_not_hold_the_others_up(backend: str) -> None:
+def test_a_fit_without_influence_does_not_hold_the_others_up(backend: BackendName) -> None:
     """Its peak is narrow and beside all samples: each step threw it far away."""
     starts, samples = peaks(50, 0.05, 3)
     whole = fitted_together(starts, samples, backend)

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.memory.host_values import write_moved
-from caspar.options import LinearSolverName
+from caspar.options import BackendName, LinearSolverName
 from caspar.solver.limits import Limits
 from caspar.solver.linear.explicit.explicit import Method, where_full
 from caspar.solver.lm.roundings import DRAWS
@@ -80,7 +80,7 @@ def path(origin: float = 0.0, noise: float = 1.0) -> Arrays:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg"])
-def test_a_start_at_the_optimum(linear_solver: LinearSolverName, backend: str) -> None:
+def test_a_start_at_the_optimum(linear_solver: LinearSolverName, backend: BackendName) -> None:
     """Noise-free measurements, and the values that they were made of."""
     solver = caspar.Solver(
         FACTORS, backend=backend, precision="float64", linear_solver=linear_solver
@@ -98,7 +98,7 @@ def test_a_start_at_the_optimum(linear_solver: LinearSolverName, backend: str) -
 
 
 @ON_BACKENDS
-def test_values_far_from_their_origin(backend: str) -> None:
+def test_values_far_from_their_origin(backend: BackendName) -> None:
     """Float32 has 6 cm there: the solve says so. In float64 the optimum is what it is elsewhere."""
     optimum = caspar.Solver(FACTORS, backend=backend, precision="float64").solve(path()).final_cost
     result = caspar.Solver(FACTORS, backend=backend, precision="float32").solve(path(origin=1e6))
@@ -124,7 +124,7 @@ def test_values_are_rounded_piece_by_piece() -> None:
 
 
 @ON_BACKENDS
-def test_jumps_are_still_a_failure(backend: str) -> None:
+def test_jumps_are_still_a_failure(backend: BackendName) -> None:
     """A step promises more than rounding explains: the derivative is of one side alone."""
 
     @caspar.factor

@@ -7,7 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.options import LinearSolverName, PrecisionName
+from caspar.options import BackendName, LinearSolverName, PrecisionName
 from caspar.solver.lm.checks import saddles, table
 from tests.solver.solving import ON_BACKENDS, Arrays
 from tests.support_cudss import require_library
@@ -72,7 +72,7 @@ def decays() -> Arrays:
 
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["mixed", "float64"])
-def test_two_terms_that_start_equal(precision: PrecisionName, backend: str) -> None:
+def test_two_terms_that_start_equal(precision: PrecisionName, backend: BackendName) -> None:
     """The best fit of equal terms has a cost of 0.0028278; SciPy and Ceres may end there."""
     solver = caspar.Solver(three_decays, backend=backend, precision=precision)
     result = solver.solve(decays())
@@ -82,7 +82,7 @@ def test_two_terms_that_start_equal(precision: PrecisionName, backend: str) -> N
 
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["auto", "sparse", "qr", "pcg"])
-def test_a_maximum_is_left(linear_solver: LinearSolverName, backend: str) -> None:
+def test_a_maximum_is_left(linear_solver: LinearSolverName, backend: BackendName) -> None:
     """Of three numbers one starts where its residual has no slope."""
     require_library(linear_solver, backend)
     solver = caspar.Solver(
@@ -95,7 +95,7 @@ def test_a_maximum_is_left(linear_solver: LinearSolverName, backend: str) -> Non
 
 
 @ON_BACKENDS
-def test_a_saddle_of_two_nodes_is_left(backend: str) -> None:
+def test_a_saddle_of_two_nodes_is_left(backend: BackendName) -> None:
     """Neither alone lowers the cost: it takes a step of both."""
     solver = caspar.Solver(product, backend=backend, precision="float64")
     result = solver.solve({"Number": np.zeros((2, 1)), "product": {"one": [0], "other": [1]}})
@@ -105,7 +105,7 @@ def test_a_saddle_of_two_nodes_is_left(backend: str) -> None:
 
 
 @ON_BACKENDS
-def test_directions_of_different_types(backend: str) -> None:
+def test_directions_of_different_types(backend: BackendName) -> None:
     """A number of each of two types starts at a maximum, in one solve."""
     factors = [square, other_square]
     solver = caspar.Solver(factors, backend=backend, precision="float64", linear_solver="qr")
@@ -123,7 +123,9 @@ def without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @ON_BACKENDS
-def test_what_nothing_holds_is_no_saddle(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nothing_holds_is_no_saddle(
+    backend: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sum of both numbers is free, and the cost is the same whatever it is."""
     solver = caspar.Solver(difference, backend=backend, precision="float64", linear_solver="qr")
     seen = {"one": [0, 0], "other": [1, 1], "seen": [[0.1], [0.3]]}

@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.errors import CasparError
-from caspar.options import GncLossName
+from caspar.options import BackendName, GncLossName
 from caspar.solver.gnc import geman_mcclure_weights, truncated_weights
 from caspar.solver.result.result import SolveStatus
 from tests.solver.losses.loss_cases import line_arrays, point
@@ -69,7 +69,9 @@ def clouds(share: float = 0.8, count: int = 300) -> tuple[dict[str, Any], Any, A
 
 @ON_BACKENDS
 @pytest.mark.parametrize("loss", LOSSES)
-def test_registration_with_four_of_five_matches_wrong(loss: GncLossName, backend: str) -> None:
+def test_registration_with_four_of_five_matches_wrong(
+    loss: GncLossName, backend: BackendName
+) -> None:
     arrays, is_wrong, (turn, shift) = clouds()
     solver = caspar.Solver(match, precision="float64", backend=backend)
     found = caspar.solve_gnc(solver, arrays, inlier_probability=0.999, loss=loss)

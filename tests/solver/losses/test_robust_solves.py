@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 
 import caspar
 from caspar.equations.parts import NodePart
-from caspar.options import JacobianName, LinearSolverName, PrecisionName, SolveOptions
+from caspar.options import BackendName, JacobianName, LinearSolverName, PrecisionName, SolveOptions
 from caspar.solver.result.result import SolveStatus
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
@@ -41,7 +41,7 @@ def line_residuals(line: Floats, arrays: Any) -> Floats:
     ("name", "scipys"),
     [("SoftL1", "soft_l1"), ("Huber", "huber"), ("Cauchy", "cauchy"), ("Arctan", "arctan")],
 )
-def test_agrees_with_scipy(name: str, scipys: str, backend: str) -> None:
+def test_agrees_with_scipy(name: str, scipys: str, backend: BackendName) -> None:
     arrays = line_arrays()
     exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
     expected = least_squares(
@@ -177,7 +177,7 @@ def test_every_method_and_precision(
     precision: PrecisionName,
     linear_solver: LinearSolverName,
     jacobian: JacobianName,
-    backend: str,
+    backend: BackendName,
     optimum: float,
 ) -> None:
     require_library(linear_solver, backend)
@@ -238,7 +238,7 @@ def test_residuals_that_are_zero(name: str, precision: PrecisionName) -> None:
 @pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
 @pytest.mark.parametrize("name", ["Tukey", "Welsch"])
 def test_a_start_where_nothing_pulls_is_no_success(
-    name: str, precision: PrecisionName, backend: str
+    name: str, precision: PrecisionName, backend: BackendName
 ) -> None:
     """Both weigh nothing so far away; the cost is that of outliers."""
     arrays = changed(line_arrays(), "point.loss_scale", SCALE) | {"Line": np.array([[1e3, 0.0]])}

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.errors import FactorError, InputError
-from caspar.options import PrecisionName
+from caspar.options import BackendName, PrecisionName
 from tests.solver.losses.loss_cases import (
     ROBUST,
     Arrays,
@@ -36,7 +36,7 @@ def kept_rows(arrays: Arrays, name: str, is_kept: Any) -> Arrays:
 @pytest.mark.filterwarnings("ignore:node type Mark")  # some are left without instances
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
-def test_weight_zero_is_leaving_out(precision: PrecisionName, backend: str) -> None:
+def test_weight_zero_is_leaving_out(precision: PrecisionName, backend: BackendName) -> None:
     """Also where the data are not numbers."""
     arrays = view_arrays()
     weight = np.ones(len(arrays["glance"]["seen"]))
@@ -172,7 +172,7 @@ def test_an_argument_called_weight() -> None:
 
 
 @ON_BACKENDS
-def test_costs_residuals_and_weights(backend: str) -> None:
+def test_costs_residuals_and_weights(backend: BackendName) -> None:
     arrays = view_arrays()
     solver = caspar.Solver(ROBUST, precision="float64", backend=backend)
     result = solver.solve(arrays)

@@ -98,9 +98,10 @@ def residuals(ranks: Ranks, how: str) -> Any:
 def example(ranks: Ranks, name: str, how: str) -> Any:
     """One of the small problems: each rank passes every second instance, or rank 0 all."""
     chosen, arrays = EXAMPLES[name], EXAMPLES[name].arrays()
+    backend: Any = os.environ.get(TEST_BACKEND, "cpu")
     solver = caspar.Solver(
         chosen.factors,
-        backend=os.environ.get(TEST_BACKEND, "cpu"),
+        backend=backend,
         precision="float64",
         limits=ALL_SHARE,
         devices=ranks,

@@ -11,6 +11,7 @@ import pytest
 import caspar
 from benchmarks.devices_scene import ring
 from caspar.bundle_adjustment import snavely
+from caspar.options import BackendName
 from caspar.solver.input.problem import Problem
 from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.limits import Limits
@@ -30,7 +31,7 @@ ON_SEVERAL = pytest.mark.parametrize(
 
 @cache
 def sharing(
-    factors: tuple[caspar.Factor, ...], devices: int, backend: str = "cpu", **choices: Any
+    factors: tuple[caspar.Factor, ...], devices: int, backend: BackendName = "cpu", **choices: Any
 ) -> caspar.Solver:
     """A solver on several devices, made once."""
     if backend == "cuda":

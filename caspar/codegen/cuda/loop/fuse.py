@@ -42,7 +42,7 @@ MAX_RUNS = Param(COUNT, "runs")
 """Runs of all phases, at most."""
 
 SCALARS = Param(DATA, "scalars", DType.FLOAT64, written=True)
-"""What every block has a copy of. The flag is among them: the loop ends where it is not zero."""
+"""Scalars of which every block has a copy. The loop ends once the flag among them is not zero."""
 
 BARRIER = Param(DATA, "barrier", DType.INT32, written=True)
 """State of the grid's barrier: one number, zero before the first launch. Every launch leaves it

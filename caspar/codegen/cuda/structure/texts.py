@@ -4,22 +4,25 @@ from collections.abc import Mapping
 from functools import cache
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
-from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
-from caspar.codegen.cuda.structure.indices import INDEX_KERNELS, INDEX_SOURCE
-from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
-from caspar.codegen.cuda.structure.rows import (
+from caspar.codegen.cuda.structure.checks import (
+    CHECKSUM_KERNEL,
+    CHECKSUM_SOURCE,
     COPY_KERNEL,
     COPY_SOURCE,
+    INDEX_KERNELS,
+    INDEX_SOURCE,
     ROW_KERNELS,
     ROW_SOURCE,
+    VALUE_KERNELS,
+    VALUE_SOURCE,
 )
+from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
 from caspar.codegen.cuda.structure.tiles import (
     SORT_KERNELS,
     TILE_KERNELS,
     TILE_SOURCE,
     sort_source,
 )
-from caspar.codegen.cuda.structure.values import VALUE_KERNELS, VALUE_SOURCE
 
 Texts = Mapping[str, tuple[str, ...]]
 """Names of kernels by their text."""

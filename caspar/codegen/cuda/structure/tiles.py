@@ -40,11 +40,7 @@ template <u32 LANES> __device__ __forceinline__ u32 inclusive_sum(u32 value) {
 
 
 def sort_source(tile_size: int) -> str:
-    """Text of the kernels that sort tiles and list their partials.
-
-    Args:
-        tile_size: Items of a tile, one of `ORDER_TILE_SIZES`.
-    """
+    """Text of the kernels that sort tiles and list their partials."""
     assert tile_size in ORDER_TILE_SIZES
     constants = f"""\
 const int R = {tile_size // 32};  // items of a thread

@@ -24,7 +24,7 @@ from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, cuda
 from caspar.memory.layout import padded_width
 
 _ROWS, _TURNS = "rows of exchanges", "exchanges"
-"""What exchanges note: how many scalars each stages; those that were written."""
+"""Keys of the notes of exchanges: the scalars that each stages; those that were written."""
 
 
 MAX_STAGED_FLOAT64 = 8

@@ -151,7 +151,7 @@ __device__ __forceinline__ void collect_node(
 
 
 NODE_FIELDS = (Field("group_node", DType.INT32), Field("node_items", DType.INT32))
-"""What teams are formed by: see `memory.tiling.node_tiles.NodeTiles`."""
+"""Index arrays that teams are formed by: see `memory.tiling.node_tiles.NodeTiles`."""
 
 STAGED_SCALARS = 4
 """Scalars that are added to nodes together."""

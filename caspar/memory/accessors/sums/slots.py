@@ -34,10 +34,10 @@ SLOT_FIELDS = (Field("slots"), Field("stride"))
 """Slots, a power of two, and rows of each."""
 
 USUAL_SLOTS = 8
-"""That an object has at most, unless objects are few."""
+"""Slots that an object has at most, unless objects are few."""
 
 FEWER_SLOTS = 4
-"""That an object has at most, where items are few: 36,000 observations of 21 cameras take 8.7 us
+"""Slots that an object has at most if items are few: 36,000 observations of 21 cameras take 8.7 us
 with 4 slots, 9.3 with 8."""
 
 BUSY_ITEMS = 1 << 19

@@ -1,4 +1,4 @@
-"""The sum over all items, to one object."""
+"""Sums over items: of all to one object, or of those whose `index[i]` names an object to it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,8 +12,13 @@ from caspar.memory.access import (
     Options,
     WriteAccessor,
 )
-from caspar.memory.accessors.sums.partials import AddSumPartials, ReadPartials
-from caspar.memory.accessors.unique import ReadUnique, WriteUnique
+from caspar.memory.accessors.indexed import ReadIndexed
+from caspar.memory.accessors.sequential import ReadUnique, WriteUnique
+from caspar.memory.accessors.sums.partials import AddSharedPartials, AddSumPartials, ReadPartials
+from caspar.memory.accessors.sums.shared_atomics import (
+    AddSharedPeers,
+    AddSharedRuns,
+)
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
@@ -75,3 +80,36 @@ def _total(dim: int, dtype: DType, adds: bool) -> KernelSpec:
         sums = [a + b for a, b in zip(old, sums, strict=True)]
     kernel.write("output", sums, dtype, WriteUnique(), windowed=True)
     return kernel.build()
+
+
+@dataclass(frozen=True)
+class ReadShared(ReadIndexed):
+    """Item `i` reads object `index[i]`, which other items of its tile read too.
+
+    By itself the same text as `ReadIndexed`: staging in shared memory, as in the paper, was slower
+    than the caches are (docs/design/0010). Where the kernel also adds to the objects, its threads
+    follow the order of their index, and these reads are sorted too.
+    """
+
+
+@dataclass(frozen=True)
+class AddSharedSum(AddSharedPartials):
+    """Add to object `index[i]` the value of item `i`, for all items that name it."""
+
+    adds: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...]] = ("index",)
+
+    def num_items(self, length: int | None, options: Options) -> int | None:
+        """One for each index."""
+        return int(options["index"].shape[0])
+
+    def in_kernel(self, options: Options, is_atomic: bool) -> WriteAccessor:
+        """Atomics, or partials of tiles that are summed in order."""
+        if not is_atomic:
+            return AddSharedPartials()
+        return AddSharedRuns() if "prepared" in options else AddSharedPeers()
+
+    def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
+        """Bind an output as the kernel's access needs it."""
+        assert arg.write is not None
+        return arg.write.bind(arg, output, options, kit)

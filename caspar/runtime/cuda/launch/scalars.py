@@ -7,7 +7,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda.structure.rows import COPY_KERNEL, COPY_SOURCE
+from caspar.codegen.cuda.structure.checks import COPY_KERNEL, COPY_SOURCE
 from caspar.memory.array import Array
 from caspar.runtime.cuda.compile.modules import load_functions
 

@@ -18,8 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
-from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
-from caspar.codegen.cuda.structure.indices import INDEX_KERNELS, INDEX_SOURCE
+from caspar.codegen.cuda.structure.checks import (
+    CHECKSUM_KERNEL,
+    CHECKSUM_SOURCE,
+    INDEX_KERNELS,
+    INDEX_SOURCE,
+)
 from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
 from caspar.codegen.cuda.structure.tiles import (
     SCAN_BLOCK_SIZE,
@@ -217,7 +221,7 @@ def _entry(first: Array) -> int | None:
 
 
 class IndexChecker:
-    """The compiled kernels of `codegen.cuda.structure.indices`."""
+    """The compiled kernels of `codegen.cuda.structure.checks` for indices."""
 
     def __init__(self) -> None:
         self._kernels = load_functions(INDEX_SOURCE, INDEX_KERNELS)
@@ -271,7 +275,7 @@ def _pinned(num_words: int) -> NDArray[np.uint64]:
 
 
 class Checksum:
-    """The compiled kernel of `codegen.cuda.structure.checksum`.
+    """The compiled checksum kernel of `codegen.cuda.structure.checks`.
 
     Args:
         num_multiprocessors: Of the device.

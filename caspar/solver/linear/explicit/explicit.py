@@ -15,8 +15,7 @@ from caspar.equations.solver_form import SolverForm
 from caspar.equations.solver_kernels import kernel_specs
 from caspar.errors import BackendError, SizeError
 from caspar.frontend.size_refusal import naming_owners
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_size import check_sizes
+from caspar.memory.kernel import KernelSpec, check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.limits import Limits

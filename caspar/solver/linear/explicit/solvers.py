@@ -161,7 +161,7 @@ class SparseSolver:
         self.num_bytes += self._factorization.num_bytes
 
     def _place_launches(self) -> None:
-        """Those of a solve, where the factorisation is one too; the same as before if possible."""
+        """Place the launches of a solve if the factorisation is one; as before if possible."""
         solving = self._factorization.launch(self._system.rhs, self._system.solution)
         if solving is None:
             self.launches = ()

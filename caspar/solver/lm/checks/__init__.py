@@ -1,4 +1,4 @@
-"""Whether the end of a solve is an honest one: one file for each doubt, listed in `table`.
+"""Checks of a solve's end: a file for each reason to doubt it, listed in `table`.
 
 Input: the course of a solve whose iterations have ended. Output: that they go on, another status,
 a reason to go on in float64, or remarks for users. Each module names the problem that needs it.

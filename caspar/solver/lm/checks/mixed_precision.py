@@ -1,4 +1,4 @@
-"""Whether a solve with Jacobians in float32 and values in float64 should go on in float64.
+"""Decide if a solve with Jacobians in float32 and values in float64 should go on in float64.
 
 Needed by stiff problems, such as `test_two_decays_of_nearly_one_rate`; `benchmarks.regression` has
 more.
@@ -10,7 +10,7 @@ from caspar.solver.lm.course import Course, Judgment
 from caspar.solver.result.result import SolveStatus
 
 NEGLIGIBLE_DAMPING = 1e-8
-"""With at most this, the gain ratio of a step tells how exact the linear model is."""
+"""Damping up to which the gain ratio of a step tells how exact the linear model is."""
 
 MODEL_ERROR = 0.5
 """Excess of the gain ratio over 1 from which on such a step tells that it is not. A lower one may
@@ -21,7 +21,7 @@ MOST_INEXACT = 20
 of eliminated nodes gain more than the linear model says, too, but not for long."""
 
 NARROW_PROMISE = 1e-9
-"""Of the cost: a success of such a problem goes on in float64 if a step still promises more."""
+"""Share of the cost: a successful solve goes on in float64 if a step still promises more."""
 
 TOO_NARROW = (
     SolveStatus.DERIVATIVES_NOT_FINITE,

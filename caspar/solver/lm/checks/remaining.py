@@ -1,4 +1,4 @@
-"""What a step could still gain at the end: `SolveResult.remaining_decrease`.
+"""The decrease that a step could still gain at the end: `SolveResult.remaining_decrease`.
 
 Needed to tell a minimum from a solve that crawls, as `tests/solver/test_outcomes.py` does.
 Cost: a linear solve, unless a step of little damping was tried at these values.

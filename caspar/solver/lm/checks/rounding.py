@@ -12,14 +12,15 @@ from caspar.solver.lm.steps import AskRounding
 from caspar.solver.result.result import SolveStatus
 
 MUCH_ROUNDING = 1e-3
-"""Of the cost, by a rounding of the values: a solve that reached its limit says so, if its last
-iterations gained no more than such a rounding changes."""
+"""Share of the cost. If rounding the values changes more, and the last iterations of a solve that
+reached its limit gained no more than that change, a remark says so."""
 
 CRAWLING = 20
 """Iterations that are looked at for that."""
 
 MUCH_GAINED = 0.1
-"""Of the cost, by those: then nobody asks what rounding changes, which takes some evaluations."""
+"""Share of the cost. If these iterations gained more, the effect of rounding is not measured: that
+takes some evaluations."""
 
 
 def check(course: Course) -> Judgment | None:

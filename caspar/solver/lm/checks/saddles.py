@@ -19,11 +19,11 @@ from caspar.solver.system.candidates import write_added
 from caspar.solver.system.lone_promises import MOST_DIRECTIONS, Direction, numbers_of
 
 MANY_ROUNDINGS = 256.0
-"""Of the cost in its type, by which a second difference has to be negative, at least."""
+"""Roundings of the cost in its type by which a second difference has to be negative, at least."""
 
 ROUNDINGS_OF_A_CURVATURE = 8.0
-"""By which a second difference has to be negative: it has four costs, each of which is rounded, and
-some draws tell a rounding to a factor of two."""
+"""Measured changes by rounding by which a second difference has to be negative, at least: it has
+four costs, each rounded, and some draws tell a rounding to a factor of two."""
 
 LONGER, MOST_STEPS = 4.0, 12
 """Each further step is this many times longer, until the cost falls no more."""

@@ -19,7 +19,7 @@ from caspar.solver.lm.steps import PolicyState
 
 
 class Number(IntEnum):
-    """What plain steps are decided by and what changes, by its place among float64 numbers.
+    """Places of the float64 numbers that plain steps read and change.
 
     STOP is not 0 once a step is not plain, COUNT steps were taken. STATE is that of `PolicyState`,
     and the damping of the next step; the rest stays: options, the least pivot of a matrix with
@@ -107,7 +107,7 @@ def decision() -> PlainDecision:
 
 
 def may_be_plain(state: PolicyState, options: CompleteOptions) -> bool:
-    """Whether the next step may be plain: it is not the last one, and time does not matter."""
+    """Return whether the next step may be plain: it is not the last, and time does not matter."""
     return options.max_time_s is None and state.num_iterations + 1 < options.max_iterations
 
 

@@ -1,20 +1,23 @@
-"""The kernels that a factor brings: its own and those of its node types."""
+"""The kernels of a factor, its own and those of its node types, and that of a kernel function."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from caspar.codegen.targets import TARGETS, Target
+from caspar.codegen.targets import TARGETS
 from caspar.equations.factor_kernels import factor_kernels
 from caspar.equations.node_kernels import node_kernels
 from caspar.equations.solver_form import usual_form
 from caspar.errors import OptionError
 from caspar.frontend.factors.factor import Factor
+from caspar.frontend.kernels.spec import kernel_spec
+from caspar.frontend.kernels.trace import TracedKernel
 from caspar.frontend.precision import TYPES
-from caspar.frontend.printing import print_factor, print_retraction
+from caspar.frontend.printing import print_factor, print_kernel, print_retraction
 from caspar.inspect.resources import KernelReport, ResourcesView
 from caspar.inspect.stages import KernelInspection
 from caspar.inspect.views import TextView
+from caspar.ir.dtype import DType
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision, choice
 from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
@@ -125,9 +128,43 @@ def inspect_factor(
         text = print_retraction(node)
         made = node_kernels(node, types, form)
         specs += [(spec, text) for spec in made]
-    shown = (_inspection(spec, TARGETS[target], arch, text) for spec, text in specs)
+    shown = (KernelInspection(spec, TARGETS[target], arch, text) for spec, text in specs)
     return FactorInspection(factor.name, {kernel.name: kernel for kernel in shown})
 
 
-def _inspection(spec: KernelSpec, target: Target, arch: str, text: str) -> KernelInspection:
-    return KernelInspection(spec, target, arch, text)
+DTYPES = {dtype.value: dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
+"""Types that kernels compute in, by name."""
+
+
+def inspect_kernel(
+    traced: TracedKernel,
+    dtype: str = DType.FLOAT32.value,
+    target: str = "cuda",
+    arch: str = DEFAULT_ARCHITECTURE,
+    *,
+    deterministic: bool = False,
+) -> KernelInspection:
+    """The kernel itself, without those that complete its writes.
+
+    Where a write chooses between ways by what is passed in a call, such as the statistics of an
+    index, it is the way without an index.
+
+    Args:
+        traced: The kernel function.
+        dtype: `float32` or `float64`.
+        target: `cuda` or `cpu`.
+        arch: Architecture of machine code.
+        deterministic: Whether equal input must give equal bits.
+
+    Raises:
+        OptionError: A choice that does not exist.
+    """
+    for name, given, allowed in (("dtype", dtype, DTYPES), ("target", target, TARGETS)):
+        if given not in allowed:
+            raise OptionError(f"{name}={given!r}: must be one of {', '.join(map(repr, allowed))}")
+    is_atomic = TARGETS[target].dialect.sums_are_atomic(deterministic)
+    writes = {
+        one.name: one.access.in_kernel(one.access.defaults, is_atomic) for one in traced.outputs
+    }
+    spec = kernel_spec(traced, DTYPES[dtype], writes)
+    return KernelInspection(spec, TARGETS[target], arch, print_kernel(traced))
