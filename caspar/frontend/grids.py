@@ -72,7 +72,9 @@ class Grid(Storage, Table):
     channels: ClassVar[int] = 1
     method: ClassVar[Method] = Method.LINEAR
     border: ClassVar[Border] = Border.CLAMP
-    Knot: ClassVar[Any]
+
+    class Knot(sf.Matrix):
+        """A sample that is an unknown; each class of tables has a type of the class's name."""
 
     def __init_subclass__(
         cls,
@@ -99,7 +101,7 @@ class Grid(Storage, Table):
                 f"class {cls.__name__}: channels={cls.channels!r}; a sample has 1 number or more"
             )
         members = {"__module__": cls.__module__, "SHAPE": (cls.channels, 1)}
-        cls.Knot = type(cls.__name__, (sf.Matrix,), members)
+        cls.Knot = type(cls.__name__, (Grid.Knot,), members)  # type: ignore[assignment, misc]
 
     def __init__(self, symbol: Any) -> None:
         """Wrap the symbol of a table."""
