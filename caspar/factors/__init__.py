@@ -36,6 +36,7 @@ from caspar.factors.registration import (
     point_to_point,
 )
 from caspar.factors.rotations import Chart
+from caspar.factors.similarity import Sim3
 from caspar.factors.vision import (
     Line,
     homography,
@@ -58,6 +59,7 @@ __all__ = [
     "Noise",
     "Part",
     "Preintegration",
+    "Sim3",
     "bearing",
     "bearing_range",
     "between",

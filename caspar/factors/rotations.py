@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import symforce.symbolic as sf
 
+from caspar.factors.similarity import Sim3
+
 # Squared sine of half an angle below which a power series replaces a quotient: derivatives of the
 # quotient lose digits there. The first term that is left out is below the rounding of float64.
 _SERIES_BELOW = 1.0 / 32.0
@@ -97,15 +99,18 @@ def transform_error(expected: Any, found: Any, chart: Chart = Chart.PRODUCT) -> 
     """Return how a pose differs from another one, in the axes of the other one's body.
 
     Args:
-        expected: An `sf.Pose2` or `sf.Pose3`, or a rotation.
+        expected: An `sf.Pose2` or `sf.Pose3`, a rotation, or a `Sim3`.
         found: The same.
         chart: What is taken of expected^-1 found.
 
     Returns:
         The rotation vector of expected^-1 found, then its translation or, with the logarithm, the
-        linear velocity; of rotations the first only.
+        linear velocity; of rotations the first only. Of similarities the logarithm of the scale
+        comes last.
     """
     difference = expected.inverse() * found
+    if isinstance(difference, Sim3):
+        return [*transform_error(sf.Pose3(), difference.pose), difference.log_scale[0]]
     if not isinstance(difference, sf.Pose2 | sf.Pose3):
         return rotation_vector(difference)
     if chart is Chart.LOGARITHM:
