@@ -14,6 +14,7 @@ from caspar.options import PrecisionName
 from caspar.solver.lm.normal_equations import NormalEquations
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
+from tests.solver.solving import ON_BACKENDS
 
 ROWS, COLUMNS, COUNT = 30, 40, 60
 TRUE = np.array([[12.3, 9.7]])
@@ -98,8 +99,9 @@ def solved(backend: Any, precision: PrecisionName = "float64") -> Any:
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("float64", 1e-12), ("mixed", 1e-9), ("float32", 1e-4)]
 )
-def test_a_picture_is_aligned(precision: PrecisionName, tolerance: float) -> None:
-    assert_allclose(solved("cpu", precision), TRUE, 0, tolerance)
+@ON_BACKENDS
+def test_a_picture_is_aligned(backend: str, precision: PrecisionName, tolerance: float) -> None:
+    assert_allclose(solved(backend, precision), TRUE, 0, tolerance)
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
@@ -232,16 +234,15 @@ def strict_problem() -> tuple[dict[str, Any], NDArray[np.bool_]]:
     return {**arrays, "Shift": TRUE + np.array([[0.05, -0.04]]), "strictly": own}, is_outside
 
 
-@pytest.mark.parametrize("backend", ["cpu", "harness"])
+@pytest.mark.parametrize("backend", ["cpu", "harness", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_instances_outside_are_left_out_and_counted(backend: str) -> None:
     if backend == "harness" and find_compiler() is None:
         pytest.skip("no C++ compiler on this machine")
     arrays, is_outside = strict_problem()
     own = arrays["strictly"]
     assert 10 < is_outside.sum() < COUNT - 10
-    solver = caspar.Solver(
-        strictly, backend="cpu" if backend == "cpu" else HarnessBackend(), precision="float64"
-    )
+    chosen: Any = HarnessBackend() if backend == "harness" else backend
+    solver = caspar.Solver(strictly, backend=chosen, precision="float64")
     found = solver.solve(arrays, cost_tolerance=0.0)
     # as if they were not there
     rows = np.flatnonzero(~is_outside)

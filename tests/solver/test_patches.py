@@ -30,6 +30,7 @@ from caspar.tracing import traced_factor
 from tests.codegen.test_lookups import FORMULAS
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
+from tests.solver.solving import ON_BACKENDS
 
 Array = NDArray[Any]
 
@@ -257,9 +258,10 @@ def test_patches_and_tables_agree(method: Method) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
-def test_the_optimum_is_that_of_scipy(precision: Any) -> None:
+@ON_BACKENDS
+def test_the_optimum_is_that_of_scipy(backend: Any, precision: Any) -> None:
     arrays = problem()
-    solver = caspar.Solver(FACTORS, backend="cpu", precision=precision)
+    solver = caspar.Solver(FACTORS, backend=backend, precision=precision)
     result = solver.solve(arrays, cost_tolerance=0.0)
     assert result.values["Curve"].shape == (NUM_KNOTS, 1)
     assert_allclose(result.final_cost, best_cost(arrays), 1e-8, 0)

@@ -151,13 +151,12 @@ def bordered() -> tuple[NDArray[Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("kind", "mode"), [(Bounded, "constant"), (Endless, "edge")])
-@pytest.mark.parametrize("backend", ["cpu", "harness"])
+@pytest.mark.parametrize("backend", ["cpu", "harness", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_samples_of_the_border_have_gradients(kind: Any, mode: Any, backend: str) -> None:
     if backend == "harness" and find_compiler() is None:
         pytest.skip("no C++ compiler on this machine")
-    solver = caspar.Solver(
-        at_the_border(kind), backend="cpu" if backend == "cpu" else HarnessBackend()
-    )
+    chosen: Any = HarnessBackend() if backend == "harness" else backend
+    solver = caspar.Solver(at_the_border(kind), backend=chosen)
     start, own = bordered()
     cotangents = {"Shift": [[1.0, -2.0]]}
     found = solver.gradient({"Shift": start, "shown": own}, cotangents)["shown"]
