@@ -28,6 +28,7 @@ from caspar.factors.navigation import (
     velocity,
 )
 from caspar.factors.poses import between, hand_eye, prior, robot_world_hand_eye
+from caspar.factors.projective import SL4
 from caspar.factors.ranging import bearing, bearing_range, landmark, range
 from caspar.factors.registration import (
     plane_covariances,
@@ -49,6 +50,7 @@ from caspar.factors.vision import (
 from caspar.factors.whitening import Noise, rotation_first, sqrt_information
 
 __all__ = [
+    "SL4",
     "Chart",
     "ImuBias",
     "ImuMotion",

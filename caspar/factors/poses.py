@@ -21,6 +21,7 @@ from caspar.factors.making import (
     node,
     tangent_dim,
 )
+from caspar.factors.projective import SL4
 from caspar.factors.rotations import Chart, ChartChoice, step_between, transform_error
 from caspar.factors.similarity import Sim3
 from caspar.factors.whitening import NoiseChoice
@@ -96,7 +97,8 @@ def between(
     b: g2o's error in another order, with the whole angle instead of half of it. With
     `chart="logarithm"` they are the logarithm of D: GTSAM's error of a `BetweenFactorPose3`, and of
     a `BetweenFactorPose2` with the angle first. Rotations have the rotation vector only, vectors
-    b - a minus the measured difference, and a `Sim3` the logarithm of the scale as seventh row.
+    b - a minus the measured difference, a `Sim3` the logarithm of the scale as seventh row, and an
+    `SL4` the step of its class.
 
     g2o's matrices (`caspar.io.read_g2o`) become those of this factor by
     `rotation_first(graph.sqrt_information)`.
@@ -105,7 +107,7 @@ def between(
 
     Args:
         pose: Node type, or a part of one: `sf.Pose2`, `sf.Pose3`, `sf.Rot2`, `sf.Rot3`, `Sim3`,
-            or a vector.
+            `SL4`, or a vector.
         chart: How the difference of two poses becomes a vector, see `Chart`.
         noise: `sigma`, `sqrt_information` or `unit`, see `Noise`.
         name: The factor's name.
@@ -113,7 +115,7 @@ def between(
 
     Raises:
         FactorError: A type that has no difference, or wrong markers.
-        OptionError: Unknown noise or chart, or a chart of poses for a `Sim3`.
+        OptionError: Unknown noise or chart, or a chart of poses for a `Sim3` or `SL4`.
 
     Example:
         >>> import caspar
@@ -127,13 +129,13 @@ def between(
     """
     kind, used = kind_of(pose), choice(Chart, "chart", chart)
     is_vector = isinstance(kind, type) and issubclass(kind, sf.Matrix)
-    is_similarity = isinstance(kind, type) and issubclass(kind, Sim3)
-    if is_similarity and used is not Chart.PRODUCT:
+    is_own = isinstance(kind, type) and issubclass(kind, (Sim3, SL4))
+    if is_own and used is not Chart.PRODUCT:
         raise OptionError(
-            "caspar.factors.between, argument chart: similarities have 'product' only, not "
+            f"caspar.factors.between, argument chart: {kind.__name__} has 'product' only, not "
             f"{used.value!r}"
         )
-    if not is_vector and not is_similarity:
+    if not is_vector and not is_own:
         check_kind("between", "pose", pose, (*GROUPS, sf.V3))
 
     def error(a: Any, b: Any, a_from_b: Any) -> list[Any]:

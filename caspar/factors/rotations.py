@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import symforce.symbolic as sf
 
+from caspar.factors.projective import SL4
 from caspar.factors.similarity import Sim3
 
 # Squared sine of half an angle below which a power series replaces a quotient: derivatives of the
@@ -99,16 +100,18 @@ def transform_error(expected: Any, found: Any, chart: Chart = Chart.PRODUCT) -> 
     """Return how a pose differs from another one, in the axes of the other one's body.
 
     Args:
-        expected: An `sf.Pose2` or `sf.Pose3`, a rotation, or a `Sim3`.
+        expected: An `sf.Pose2` or `sf.Pose3`, a rotation, a `Sim3` or an `SL4`.
         found: The same.
         chart: What is taken of expected^-1 found.
 
     Returns:
         The rotation vector of expected^-1 found, then its translation or, with the logarithm, the
         linear velocity; of rotations the first only. Of similarities the logarithm of the scale
-        comes last.
+        comes last; of projective transformations the step from the identity.
     """
     difference = expected.inverse() * found
+    if isinstance(difference, SL4):
+        return difference.to_tangent()
     if isinstance(difference, Sim3):
         return [*transform_error(sf.Pose3(), difference.pose), difference.log_scale[0]]
     if not isinstance(difference, sf.Pose2 | sf.Pose3):
@@ -134,6 +137,8 @@ def step_between(start: Any, end: Any, chart: Chart = Chart.PRODUCT) -> list[Any
         if chart is Chart.LOGARITHM:
             return transform_error(start, end, chart)
         return [*rotation_vector(start.R.inverse() * end.R), *(end.t - start.t)]
+    if isinstance(start, SL4):
+        return transform_error(start, end)
     if isinstance(start, sf.Rot2 | sf.Rot3):
         return rotation_vector(start.inverse() * end)
     if isinstance(start, sf.Unit3):

@@ -1,4 +1,4 @@
-"""Similarities: their group, the factors that take them, and GTSAM's."""
+"""Similarities and projective transformations: groups, factors that take them, and GTSAM's."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.errors import OptionError
-from caspar.factors import Sim3
+from caspar.factors import SL4, Sim3
 
 Rows = Any
 
@@ -108,8 +108,72 @@ def test_a_prior_and_a_subclass() -> None:
 
 
 def test_charts_of_poses_are_refused() -> None:
-    with pytest.raises(OptionError, match="similarities have 'product' only"):
+    with pytest.raises(OptionError, match="Sim3 has 'product' only"):
         caspar.factors.between(Sim3, chart="logarithm")
+    with pytest.raises(OptionError, match="SL4 has 'product' only"):
+        caspar.factors.between(SL4, chart="logarithm")
+
+
+def _projective(rng: np.random.Generator) -> Rows:
+    """(4, 4) of determinant 1, away from the identity."""
+    made = np.eye(4) + 0.3 * rng.normal(size=(4, 4))
+    return made / np.linalg.det(made) ** 0.25
+
+
+def _of_sl4(matrix: Rows) -> SL4:
+    return SL4(sf.M44(matrix.tolist()))
+
+
+def test_the_projective_group_and_its_steps() -> None:
+    rng = np.random.default_rng(4)
+    first, second, point = _projective(rng), _projective(rng), rng.normal(size=3)
+    one, other = _of_sl4(first), _of_sl4(second)
+
+    def matrix(made: SL4) -> Rows:
+        return np.array(made.matrix.to_numpy(), float)
+
+    assert_allclose(matrix(one * other), first @ second, atol=1e-12)
+    assert_allclose(matrix(one.inverse()), np.linalg.inv(first), atol=1e-12)
+    image = first @ np.append(point, 1.0)
+    mine = np.array((one * sf.V3(*point)).to_flat_list(), float)
+    assert_allclose(mine, image[:3] / image[3], atol=1e-12)
+    step = 0.1 * rng.normal(size=15)
+    moved = one.retract(list(step))
+    assert np.linalg.det(matrix(moved)) == pytest.approx(1.0, rel=1e-12)
+    assert_allclose(np.array(one.local_coordinates(moved), float), step, atol=1e-12)
+    size = 1e-6
+    ends = [
+        np.array(one.retract(list(sign * size * unit)).to_storage(), float)
+        for unit in np.eye(15)
+        for sign in (1, -1)
+    ]
+    differences = (np.array(ends[::2]) - np.array(ends[1::2])).T / (2 * size)
+    by_step = np.array(one.storage_D_tangent().to_numpy(), float)
+    assert_allclose(by_step, differences, atol=1e-8)
+    back = np.array(one.tangent_D_storage().to_numpy(), float)
+    assert_allclose(back @ by_step, np.eye(15), atol=1e-10)
+
+
+def test_maps_of_no_calibration_are_joined() -> None:
+    """A loop of exact relative transformations is found again."""
+    rng = np.random.default_rng(5)
+    true = [np.eye(4), *(_projective(rng) for _ in range(5))]
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (1, 4)]
+    measured = [np.linalg.inv(true[a]) @ true[b] for a, b in pairs]
+    start = [true[0]]
+    for one in true[1:]:
+        off = one @ (np.eye(4) + 0.05 * rng.normal(size=(4, 4)))
+        start.append(off / np.linalg.det(off) ** 0.25)
+    first, second = np.array(pairs).T
+    edges = {"a": first, "b": second, "a_from_b": np.stack([one.T.ravel() for one in measured])}
+    arrays = {"SL4": np.stack([one.T.ravel() for one in start]), "between": edges}
+    between = caspar.factors.between(SL4, noise="unit")
+    solver = caspar.Solver(between, backend="cpu", precision="float64")
+    result = solver.solve(arrays, fixed={"SL4": [0]})
+    assert result.final_cost < 1e-20
+    found = result.values["SL4"].reshape(-1, 4, 4).transpose(0, 2, 1)
+    assert_allclose(found, true, atol=1e-8)
+    assert_allclose(np.linalg.det(found), 1.0, rtol=1e-10)
 
 
 def test_gtsam_agrees() -> None:
@@ -129,3 +193,9 @@ def test_gtsam_agrees() -> None:
     assert_allclose(image, (one * other).transformFrom(point), atol=1e-12)
     image = np.array((_symbolic(first).inverse() * sf.V3(*point)).to_flat_list(), float)
     assert_allclose(image, one.inverse().transformFrom(point), atol=1e-12)
+    given = _projective(rng), _projective(rng)
+    of_gtsam_too, mine_too = [gtsam.SL4(m) for m in given], [*map(_of_sl4, given)]
+    product = np.array((mine_too[0] * mine_too[1]).matrix.to_numpy(), float)
+    assert_allclose(product, (of_gtsam_too[0] * of_gtsam_too[1]).matrix(), atol=1e-12)
+    inverse = np.array(mine_too[0].inverse().matrix.to_numpy(), float)
+    assert_allclose(inverse, of_gtsam_too[0].inverse().matrix(), atol=1e-12)
