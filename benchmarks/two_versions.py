@@ -15,10 +15,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.caspar_side import AUTO, VARIANTS, linear_iteration
 from benchmarks.prepare import ROOT, Preparation
-from caspar.options import BackendName
+
+if TYPE_CHECKING:
+    # another version may have no such name
+    from caspar.options import BackendName
 
 DIRECT = ("schur_dense", "sparse")
 SOLVERS = {
@@ -100,7 +104,7 @@ def _in_version(folder: Path, arguments: argparse.Namespace, problem: str, solve
     return [(linear, outer) for linear, outer in json.loads(done.stdout.splitlines()[-1])]
 
 
-def _measured(problem: str, name: str, plans: int, backend: BackendName, made: Path) -> Times:
+def _measured(problem: str, name: str, plans: int, backend: "BackendName", made: Path) -> Times:
     bundle = Preparation([], made).take(problem)
     variant = SOLVERS[name]
 

@@ -93,9 +93,9 @@ FAULTS = (
         "kernels/test_patterns.py",
     ),
     Fault(
-        "memory/accessors/indexed.py",
-        'object_name(arg, self.index_of), values, "+=")',
-        "object_name(arg, self.index_of), values)",
+        "memory/accessors/blocked.py",
+        'values, "+=" if self.adds else "=")',
+        'values, "=")',
         "kernels/test_patterns.py",
     ),
     Fault(
