@@ -45,7 +45,7 @@ class BatchViolation:
 
     unscaled: NDArray[np.float64]
     scaled: NDArray[np.float64]
-    constraint: NDArray[np.object_]
+    constraint: NDArray[Any]
     instance: NDArray[np.int32]
 
 
