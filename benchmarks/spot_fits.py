@@ -11,7 +11,6 @@ folder, and prints it.
 
 import argparse
 import time
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,9 +76,8 @@ def model(coefficients: Floats, values: Floats, places: Floats) -> Floats:
     return found
 
 
-@cache
-def scene(num_spots: int) -> tuple[dict[str, Any], Floats]:
-    """Arrays, and the coefficients of the table."""
+def scene(num_spots: int) -> dict[str, Any]:
+    """Arrays of a solve: noisy images, and start values beside the true ones."""
     rng = np.random.default_rng(0)
     coefficients = np.asarray(Shape.coefficients(shapes()), np.float64)
     rows, columns = np.mgrid[:PIXELS, :PIXELS]
@@ -95,11 +93,10 @@ def scene(num_spots: int) -> tuple[dict[str, Any], Floats]:
         ]
     ).astype(float)
     start = true + rng.uniform(-1, 1, true.shape) * [0.4, 0.4, 1.5, 500, 3]
-    arrays = {
+    return {
         "Spot": start,
         "pixel": {"place": places[None], "count": counts, "shape": coefficients},
     }
-    return arrays, coefficients
 
 
 def worst_of_scipy(arrays: dict[str, Any], found: Floats, num_spots: int) -> float:
@@ -128,7 +125,7 @@ def on_host(array: Any) -> NDArray[Any]:
 
 def measured(num_spots: int, precision: BatchPrecisionName, backend: BackendName) -> list[str]:
     """A row of the table."""
-    arrays, _ = scene(num_spots)
+    host = arrays = scene(num_spots)
     solver = caspar.BatchSolver(pixel, precision=precision, backend=backend)
     if backend == "cuda":
         import cupy
@@ -142,7 +139,6 @@ def measured(num_spots: int, precision: BatchPrecisionName, backend: BackendName
         start_s = time.perf_counter()
         result = solver.solve(arrays)
         seconds.append(time.perf_counter() - start_s)
-    host, _ = scene(num_spots)
     share = worst_of_scipy(host, on_host(result.values["Spot"]), 50)
     done = float(np.mean(on_host(result.is_success)))
     rate = num_spots / min(seconds)

@@ -129,13 +129,13 @@ def between(
     """
     kind, used = kind_of(pose), choice(Chart, "chart", chart)
     is_vector = isinstance(kind, type) and issubclass(kind, sf.Matrix)
-    is_own = isinstance(kind, type) and issubclass(kind, (Sim3, SL4))
-    if is_own and used is not Chart.PRODUCT:
+    has_one_chart = isinstance(kind, type) and issubclass(kind, (Sim3, SL4))
+    if has_one_chart and used is not Chart.PRODUCT:
         raise OptionError(
             f"caspar.factors.between, argument chart: {kind.__name__} has 'product' only, not "
             f"{used.value!r}"
         )
-    if not is_vector and not is_own:
+    if not is_vector and not has_one_chart:
         check_kind("between", "pose", pose, (*GROUPS, sf.V3))
 
     def error(a: Any, b: Any, a_from_b: Any) -> list[Any]:

@@ -49,16 +49,16 @@ class SL4(LieGroup):
 
     @classmethod
     def storage_dim(cls) -> int:
-        """16."""
+        """Return the number of entries of the matrix."""
         return _SIDE * _SIDE
 
     def to_storage(self) -> list[Any]:
-        """The entries, column by column."""
+        """Return the entries, column by column."""
         return list(self.matrix.to_storage())
 
     @classmethod
     def from_storage(cls, elements: Sequence[Any]) -> SL4:
-        """The opposite."""
+        """Return the transformation of such entries."""
         return cls(sf.M44.from_storage(list(elements)))
 
     # -- group ---------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class SL4(LieGroup):
         return type(self)(self.matrix * other.matrix)
 
     def __mul__(self, other: Any) -> Any:
-        """The same; or the image of a point, an `sf.V3`."""
+        """Compose with another transformation, or map a point, an `sf.V3`."""
         if isinstance(other, SL4):
             return self.compose(other)
         x, y, z, w = self.matrix * sf.V4(*other, 1)
@@ -87,7 +87,7 @@ class SL4(LieGroup):
 
     @classmethod
     def tangent_dim(cls) -> int:
-        """15."""
+        """Return the number of entries of a step."""
         return _SIDE * _SIDE - 1
 
     @classmethod

@@ -39,8 +39,8 @@ MAX_PARTS = 100
 """Parts of an evaluation from which on all of it is made anew: each new part takes a while."""
 
 MOST_CHANGE = 0.01
-"""Change of the derivatives of a factor's instance, relative to their length, up to which it is not
-factorised again; with a small tolerance its root, if that is less."""
+"""Largest change of an instance's derivatives, relative to their length, that is not factorised
+again. The root of the tolerance takes its place if that is less."""
 
 NO_COST = 1e-12
 """Cost up to which rounding may be all of it."""
@@ -320,7 +320,8 @@ class Incremental:
         self, evaluated: Evaluated, max_iterations: int, tolerance: float, start_s: float
     ) -> tuple[SolveStatus, float]:
         """Take steps; how that ended, and what the next one promises."""
-        self._linearize(evaluated, most_change=min(MOST_CHANGE, math.sqrt(tolerance)))
+        most_change = min(MOST_CHANGE, math.sqrt(tolerance))
+        self._linearize(evaluated, most_change=most_change)
         self._factorize()
         is_current = True
         while True:
@@ -346,9 +347,7 @@ class Incremental:
                     if gain >= MIN_GAIN:
                         evaluated = candidate
                         self._move(moved, candidate)
-                        self._linearize(
-                            candidate, most_change=min(MOST_CHANGE, math.sqrt(tolerance))
-                        )
+                        self._linearize(candidate, most_change=most_change)
                         # what the former matrix says of the next step is enough to end by
                         is_current = False
                         continue

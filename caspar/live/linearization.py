@@ -118,13 +118,49 @@ class _BoundFactor:
     def evaluate(self, tables: Mapping[str, NodeTable], first: int) -> tuple[Rows, RowGroup]:
         """Costs, (m,), and rows of the instances from one on."""
         table, count = self.table, self.table.count - first
-        # those that were copied need not be again
+        self._copy(tables, first)
+        self._run()
+        costs = self._outputs[SolverPart.COSTS.addend][:count, 0].copy()
+        residual = self._outputs[FactorPart.RESIDUAL.text][:count].copy()
+        entries = np.empty(
+            (count, residual.shape[1], sum(one.tangent_dim for one in table.arguments))
+        )
+        end = 0
+        for argument in table.arguments:
+            nodes = tables[argument.node_type.name]
+            places = table.nodes[argument.source].column[first:]
+            begin, end = end, end + argument.tangent_dim
+            own = entries[:, :, begin:end]
+            own[...] = self._outputs[_jacobian(argument)][:count].reshape(own.shape)
+            is_held = (nodes.free.rows == 0.0).any(axis=1)[places]
+            if is_held.any():
+                own[is_held] *= nodes.free.rows[places[is_held]][:, None, :]
+        found = RowGroup(residual, self._columns, entries)
+        if WEIGHT in table.constants:
+            ignored = table.constants[WEIGHT].column[first:] == 0.0
+            if ignored.any():
+                # whatever the residual is
+                for rows in (costs, found.residual, found.entries):
+                    rows[ignored] = 0.0
+        return costs, found
+
+    def _copy(self, tables: Mapping[str, NodeTable], first: int) -> None:
+        """Copy what the kernel reads of instances from one on; those that were copied stay."""
+        table, count = self.table, self.table.count - first
         known = self._copied[1] if self._copied[0] == first else 0
         self._copied = first, count
+        if known == count:
+            return
         given, new = slice(first + known, table.count), slice(known, count)
+        columns = []
         for argument in table.arguments:
-            column = table.nodes[argument.source].column
-            self._inputs.index[argument.name][new] = column[given]
+            places = table.nodes[argument.source].column[given]
+            self._inputs.index[argument.name][new] = places
+            unknowns = tables[argument.node_type.name].unknowns.column[places, None]
+            columns.append(unknowns + np.arange(argument.tangent_dim))
+        added = np.concatenate(columns, axis=1)
+        before = self._columns[:known].reshape(known, added.shape[1])
+        self._columns = np.concatenate([before, added])
         for one in table.factor.tables:
             if not table.is_shared(one.source):
                 numbers = table.constants[one.source].column[given]
@@ -136,35 +172,6 @@ class _BoundFactor:
                 self._inputs.write(source, constant.rows, slice(0, 1))
             else:
                 self._inputs.write(source, constant.rows[given], new)
-        self._run()
-        costs = self._outputs[SolverPart.COSTS.addend][:count, 0].copy()
-        residual = self._outputs[FactorPart.RESIDUAL.text][:count].copy()
-        columns = []
-        entries = np.empty(
-            (count, residual.shape[1], sum(one.tangent_dim for one in table.arguments))
-        )
-        end = 0
-        for argument in table.arguments:
-            nodes = tables[argument.node_type.name]
-            places = table.nodes[argument.source].column[first:]
-            begin, end = end, end + argument.tangent_dim
-            unknowns = nodes.unknowns.column[places[new], None]
-            columns.append(unknowns + np.arange(argument.tangent_dim))
-            own = entries[:, :, begin:end]
-            own[...] = self._outputs[_jacobian(argument)][:count].reshape(own.shape)
-            is_held = (nodes.free.rows == 0.0).any(axis=1)[places]
-            if is_held.any():
-                own[is_held] *= nodes.free.rows[places[is_held]][:, None, :]
-        before = self._columns[:known].reshape(known, end)
-        self._columns = np.concatenate([before, np.concatenate(columns, axis=1)])
-        found = RowGroup(residual, self._columns, entries)
-        if WEIGHT in table.constants:
-            ignored = table.constants[WEIGHT].column[first:] == 0.0
-            if ignored.any():
-                # whatever the residual is
-                for rows in (costs, found.residual, found.entries):
-                    rows[ignored] = 0.0
-        return costs, found
 
 
 def _jacobian(argument: Argument) -> str:

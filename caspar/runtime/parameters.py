@@ -91,9 +91,9 @@ def bound_parts(
     kernel: Kernel = at_present(chosen)
     source = kernel.source
     sources = parameter_sources(source.params, bindings, count)
-    size = bindings[TILES].length if source.tiled else count
+    size = _size(source, bindings, count)
     late = [one if isinstance(one, Late) else None for one in (chosen, size)]
-    num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
+    num_blocks = _num_blocks(source, at_present(size), kernel.block_size)
     return kernel, parameter_table(sources), num_blocks, sources, *late
 
 
@@ -132,8 +132,13 @@ def bound_blocks(
     source: KernelSource, bindings: Mapping[str, Binding], count: int | Late, block_size: int
 ) -> int:
     """Blocks (on the CPU calls) of a launch: one for each tile, or group of node tiles."""
-    size = bindings[TILES].length if source.tiled else count
+    size = _size(source, bindings, count)
     return _num_blocks(source, at_present(size), block_size)
+
+
+def _size(source: KernelSource, bindings: Mapping[str, Binding], count: int | Late) -> int | Late:
+    """Items of a launch, or groups of node tiles."""
+    return bindings[TILES].length if source.tiled else count
 
 
 def _num_blocks(source: KernelSource, size: int, block_size: int) -> int:

@@ -375,13 +375,13 @@ def _refused(
     return {name: np.any(rows[""] < 0.5, axis=1).astype(bool) for name, rows in found.items()}
 
 
-def remarks_on_refused(
+def remarks_on_lookups(
     factors: Sequence[TracedFactor],
     problem: Problem,
     values: Mapping[str, Array],
     exact: Residuals,
 ) -> tuple[str, ...]:
-    """Remarks on how many instances are left out, as they look up outside of a table.
+    """Remarks on instances that left the cells of their patches, or are left out.
 
     Args:
         factors: All factors of the solver.
@@ -389,11 +389,19 @@ def remarks_on_refused(
         values: Those of node types that moved, at its end.
         exact: Evaluates coordinates.
     """
-    present = [one for one in factors if one.inside and problem.factors[one.name].count > 0]
-    if len(present) == 0:
-        return ()
+    present = [one for one in factors if problem.factors[one.name].count > 0]
     moved = replace(problem, values={**problem.values, **values})
-    counts = {name: int(one.sum()) for name, one in _refused(present, moved, exact).items()}
+    return (
+        *_remarks_on_patches([one for one in present if one.patches], moved, exact),
+        *_remarks_on_refused([one for one in present if one.inside], moved, exact),
+    )
+
+
+def _remarks_on_refused(
+    factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
+) -> tuple[str, ...]:
+    """Remarks on instances that look up outside of a table that refuses that."""
+    counts = {name: int(one.sum()) for name, one in _refused(factors, problem, exact).items()}
     return tuple(
         f"factor {name}: {count:,} of {problem.factors[name].count:,} instances look up outside of "
         "their table at these values and are left out. They cost nothing, so a lower cost is no "
@@ -407,29 +415,17 @@ def _of_places(rows: Floats, dims: int) -> Floats:
     return rows if rows.shape[1] == dims else rows.reshape(len(rows), -1, dims)
 
 
-def remarks_on_patches(
-    factors: Sequence[TracedFactor],
-    problem: Problem,
-    values: Mapping[str, Array],
-    exact: Residuals,
+def _remarks_on_patches(
+    factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
 ) -> tuple[str, ...]:
-    """Remarks on instances that left the cells that their patches were chosen for.
-
-    Args:
-        factors: All factors of the solver.
-        problem: The arrays of a solve.
-        values: Those of node types that moved, at its end.
-        exact: Evaluates coordinates.
-    """
-    present = [one for one in factors if one.patches and problem.factors[one.name].count > 0]
-    if len(present) == 0:
+    """Remarks on instances that left the cells that their patches were chosen for."""
+    if len(factors) == 0:
         return ()
     from caspar.frontend.patches import beyond_cells
 
-    moved = replace(problem, values={**problem.values, **values})
     remarks = []
-    found = _by_argument([(one, beyond_cells(one)) for one in present], moved, exact)
-    for factor in present:
+    found = _by_argument([(one, beyond_cells(one)) for one in factors], problem, exact)
+    for factor in factors:
         counts = np.ones(len(next(iter(found[factor.name].values()))), bool)
         weights = problem.factors[factor.name].constants.get(WEIGHT)
         if weights is not None:

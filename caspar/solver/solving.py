@@ -21,8 +21,7 @@ from caspar.solver.evaluation import (
     evaluation,
     final_costs,
     loss_names,
-    remarks_on_patches,
-    remarks_on_refused,
+    remarks_on_lookups,
 )
 from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.problem import Problem
@@ -163,8 +162,7 @@ def _solved(
     if session.ranks is None:
         taking_part = active.recipe.factors, active.recipe.nodes
         remarks = (*remarks, *session.remarks_on_parts.of(system.plan, *taking_part, problem))
-        for of_tables in (remarks_on_patches, remarks_on_refused):
-            remarks = (*remarks, *of_tables(factors, problem, moved, session.exact))
+        remarks = (*remarks, *remarks_on_lookups(factors, problem, moved, session.exact))
     log_end(status.name, len(course.records), course.initial_cost, final_cost)
     return SolveResult(
         status=status,
