@@ -282,6 +282,13 @@ class BlockFactorization:
         """Return whether no pivot of the last factorisation was zero to rounding."""
         return self.least_pivot > NO_PIVOT
 
+    def least_share(self, sizes: Rows) -> float:
+        """Return the least pivot of the last factorisation, relative to (num_unknowns,) sizes."""
+        if self.least_pivot == 0.0 or len(sizes) == 0:
+            return 0.0
+        by_rank = sizes.reshape(-1, self._size)[self._ordered]
+        return 1.0 / float((self._columns.inverse.rows * by_rank).max())
+
     def solve(self, rhs: Rows) -> Rows:
         """(num_unknowns,) the solution of J^T J x = rhs; NaN without a factorisation."""
         if self.least_pivot == 0.0:

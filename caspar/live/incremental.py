@@ -42,6 +42,10 @@ MOST_CHANGE = 0.01
 """Largest change of an instance's derivatives, relative to their length, that is not factorised
 again. The root of the tolerance takes its place if that is less."""
 
+WEAK_PIVOT = 1e-9
+"""A matrix with a smaller pivot, relative to the same sizes as damping, counts as singular but for
+`LEAST_DAMPING`."""
+
 NO_COST = 1e-12
 """Cost up to which rounding may be all of it."""
 
@@ -188,7 +192,7 @@ class Incremental:
         sizes = range(min(dim, MAX_BLOCK), 0, -1)
         self._block_size = next((size for size in sizes if dim % size == 0), 1)
         self._factorization = BlockFactorization(self._block_size)
-        self._num_changed = 0
+        self._num_changed, self._is_weak = 0, True
 
     def forget(self) -> None:
         """Rows were removed or written, or nodes are held: begin anew."""
@@ -320,8 +324,7 @@ class Incremental:
         self, evaluated: Evaluated, max_iterations: int, tolerance: float, start_s: float
     ) -> tuple[SolveStatus, float]:
         """Take steps; how that ended, and what the next one promises."""
-        most_change = min(MOST_CHANGE, math.sqrt(tolerance))
-        self._linearize(evaluated, most_change=most_change)
+        self._linearize(evaluated, tolerance)
         self._factorize()
         is_current = True
         while True:
@@ -347,7 +350,7 @@ class Incremental:
                     if gain >= MIN_GAIN:
                         evaluated = candidate
                         self._move(moved, candidate)
-                        self._linearize(candidate, most_change=most_change)
+                        self._linearize(candidate, tolerance)
                         # what the former matrix says of the next step is enough to end by
                         is_current = False
                         continue
@@ -364,7 +367,14 @@ class Incremental:
         relieved = self._damping / DAMPING_GROWTH
         self._damping = relieved if relieved >= FIRST_DAMPING else 0.0
 
-    def _linearize(self, evaluated: Evaluated, *, most_change: float) -> None:
+    def _linearize(self, evaluated: Evaluated, tolerance: float) -> None:
+        """Take derivatives and gradient.
+
+        If the last matrix is singular but for damping, all derivatives are taken as they are: a
+        direction that old derivatives do not see is one along which the gradient may point, and
+        a step along it has no bound.
+        """
+        most_change = 0.0 if self._is_weak else min(MOST_CHANGE, math.sqrt(tolerance))
         self._factorization.linearize(evaluated.rows, self.num_unknowns, most_change=most_change)
 
     def _factorize(self) -> None:
@@ -374,13 +384,15 @@ class Incremental:
         for table in self._nodes.values():
             blocks = table.unknowns.column[:, None] // size + np.arange(table.dim // size)
             self._num_changed += int(factorization.changed[blocks].any(axis=1).sum())
-        factorization.factorize(damping * self._sizes())
+        sizes = self._sizes()
+        factorization.factorize(damping * sizes)
+        self._is_weak = factorization.least_share(sizes) < WEAK_PIVOT
 
     def _renew(self, evaluated: Evaluated) -> bool:
         """Take all derivatives as they are now for the next factorisation; False: they were."""
         if self._factorization.is_exact:
             return False
-        self._linearize(evaluated, most_change=0.0)
+        self._linearize(evaluated, 0.0)
         return True
 
     def _sizes(self) -> Rows:
@@ -462,7 +474,7 @@ class Incremental:
             RankDeficiencyError: A node that is asked for is free in some direction.
         """
         factorization = self._factorization
-        self._linearize(self.current(), most_change=0.0)
+        self._linearize(self.current(), 0.0)
         sizes = self._sizes()
         factorization.factorize()
         is_singular = not factorization.is_definite

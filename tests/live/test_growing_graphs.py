@@ -1,6 +1,6 @@
 """Graphs that grow pose by pose, and windows that slide, beside solves of the whole."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -370,3 +370,33 @@ def test_a_point_with_one_sight_moves_across_its_ray() -> None:
     result = problem.update(max_iterations=20, cost_tolerance=1e-12)
     assert result.cost < 1e-12
     assert_allclose(problem.values["Mark"][0, 2], 8.0, atol=1e-2)
+
+
+@pytest.mark.parametrize("is_determined", [True, False])
+def test_a_singular_matrix_has_no_old_derivatives(
+    is_determined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient may point along what old ones do not see, and nothing bounds a step there."""
+    allowed: list[float] = []
+    linearize = BlockFactorization.linearize
+
+    def noted(self: Any, groups: Any, num_unknowns: int, *, most_change: float = 0.0) -> None:
+        allowed.append(most_change)
+        linearize(self, groups, num_unknowns, most_change=most_change)
+
+    problem = caspar.Problem([sight, begin], backend="cpu", precision="float64")
+    poses = np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]])
+    ids = problem.add_nodes("Pose3", poses)
+    problem.add_factors("begin", {"value": ids, "expected": poses, "sigma": [1e-3] * 6})
+    (mark,) = problem.add_nodes("Mark", [[0.3, 0.1, 8.0]])
+    seen = ids if is_determined else ids[:1]
+    pixels = [[0.03, 0.01], [-0.1, 0.012]][: len(seen)]
+    problem.add_factors("sight", {"pose": seen, "mark": [mark] * len(seen), "pixel": pixels})
+    problem.update(max_iterations=2, cost_tolerance=1e-4)
+    monkeypatch.setattr(BlockFactorization, "linearize", noted)
+    (other,) = problem.add_nodes("Mark", [[0.1, 0.2, 7.0]])
+    twice = {"pose": ids, "mark": [other] * 2, "pixel": [[0.02, 0.03], [-0.12, 0.03]]}
+    problem.add_factors("sight", twice)
+    problem.update(max_iterations=2, cost_tolerance=1e-4)
+    assert len(allowed) > 0
+    assert set(allowed) == ({1e-2} if is_determined else {0.0})
