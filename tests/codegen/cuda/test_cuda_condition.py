@@ -18,7 +18,6 @@ extern "C" __global__ void see(u32* seen) {{ seen[0] = condition; }}
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
 def test_the_compiler_has_nothing_to_say(arch: str) -> None:
-    pytest.importorskip("cuda.bindings")
     compiled = compile_text(CONDITION_SOURCE, arch)
     assert compiled.warnings == (), compiled.log
     assert set(compiled.resources) == {BEGIN_KERNEL, CONDITION_KERNEL}

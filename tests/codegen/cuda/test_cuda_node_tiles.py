@@ -149,7 +149,6 @@ def test_no_node_begins_in_the_last_chunk(more: int) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
 def test_the_compiler_has_nothing_to_say(arch: str) -> None:
-    pytest.importorskip("cuda.bindings")
     sources = {NODE_TILE_SOURCE: NODE_TILE_KERNELS, CHECKSUM_SOURCE: (CHECKSUM_KERNEL,)}
     for source, names in sources.items():
         compiled = compile_text(source, arch)

@@ -73,7 +73,6 @@ def test_values_are_moved(added: list[float], draw: int | None, dtype: Any) -> N
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
 def test_the_compiler_has_nothing_to_say(arch: str) -> None:
-    pytest.importorskip("cuda.bindings")
     compiled = compile_text(VALUE_SOURCE, arch)
     assert compiled.warnings == (), compiled.log
     assert set(compiled.resources) == NAMES
