@@ -7,8 +7,9 @@ sample one by one on one core, with exact derivatives of cost and constraints, 1
 most, which is its default, and more accuracy than its default. A pose counts as reached if the hand
 is within 1e-6 m and rad (1e-4 in float32) of it, by the same NumPy function. Times are the best of
 three solves with compiled kernels, from arrays to results; processor seconds are those of all
-threads, which other load changes less. Writes `arm_poses_cpu.md` or `arm_poses_cuda.md` in the
-folder, and prints it.
+threads, which other load changes less. "With restarts": poses whose solve has not ended with
+success are solved again from four random starts each, then from 16, then from 64, and all of it is
+timed. Writes `arm_poses_cpu.md` or `arm_poses_cuda.md` in the folder, and prints it.
 """
 
 import argparse
@@ -39,6 +40,9 @@ SAME = 1e-6
 """Relative difference of two costs at the same minimum, at most."""
 
 NUM_RUNS = 3
+
+STARTS = (1, 4, 16, 64)
+"""Starts of a pose in one batch, then of those that are left in the next."""
 
 
 class Joints(sf.V7):
@@ -86,6 +90,39 @@ def by_caspar(
         spent = time.perf_counter() - start[0], time.process_time() - start[1]
         least = [min(pair) for pair in zip(least, spent, strict=True)]
     return result, (least[0], least[1])
+
+
+def with_restarts(
+    goals: Floats, backend: BackendName, precision: BatchPrecisionName
+) -> tuple[Floats, NDArray[np.bool_], NDArray[np.int64], tuple[float, float]]:
+    """Angles, whether a solve ended with success, iterations; seconds and processor seconds."""
+    solver = caspar.BatchSolver([rest, hand], backend=backend, precision=precision)
+    solver.solve(
+        {"Joints": np.tile(MIDDLE, (1, 1)), "rest": {}, "hand": {"goal": goals[:1]}},
+        bounds={"Joints": (LOWER, UPPER)},
+    )
+    rng, count = np.random.default_rng(1), len(goals)
+    joints, is_solved = np.tile(MIDDLE, (count, 1)), np.zeros(count, np.bool_)
+    iterations = np.zeros(count, np.int64)
+    start = time.perf_counter(), time.process_time()
+    for tries in STARTS:
+        left = np.flatnonzero(~is_solved)
+        if len(left) == 0:
+            break
+        begun = joints[left]
+        if tries > 1:
+            begun = rng.uniform(LOWER, UPPER, (len(left) * tries, 7))
+        given = {"goal": np.repeat(goals[left], tries, axis=0)}
+        arrays: Any = {"Joints": begun, "rest": {}, "hand": given}
+        result = solver.solve(arrays, bounds={"Joints": (LOWER, UPPER)})
+        successes = result.is_success.reshape(-1, tries)
+        first = successes.argmax(axis=1)
+        ends = np.asarray(result.values["Joints"]).reshape(-1, tries, 7)
+        joints[left] = ends[np.arange(len(left)), first]
+        is_solved[left] = successes.any(axis=1)
+        iterations[left] += result.iterations.reshape(-1, tries).sum(axis=1)
+    spent = time.perf_counter() - start[0], time.process_time() - start[1]
+    return joints, is_solved, iterations, spent
 
 
 class Arm:
@@ -169,8 +206,7 @@ def page(count: int, num_peer: int, backend: BackendName) -> str:
     rows, ends, exact = [], [], np.zeros(0)
     for precision in REACHED:
         result, times = by_caspar(goals, backend, precision)  # type: ignore[arg-type]
-        joints = np.asarray(result.values["Joints"])
-        far, is_success = away(joints, goals), result.is_success
+        far, is_success = away(np.asarray(result.values["Joints"]), goals), result.is_success
         is_reached = far <= REACHED[precision]
         rows.append(
             [
@@ -185,8 +221,22 @@ def page(count: int, num_peer: int, backend: BackendName) -> str:
         )
         counts = Counter({one.name: number for one, number in result.counts.items()})
         ends.append([precision, ", ".join(f"{number:,} {name}" for name, number in counts.items())])
+        joints, is_solved, iterations, spent = with_restarts(goals, backend, precision)  # type: ignore[arg-type]
+        again = away(joints, goals)
+        rows.append(
+            [
+                f"caspar, {precision}, with restarts",
+                f"{count:,}",
+                f"{100 * is_solved.mean():.2f} %",
+                f"{int((is_solved & (again > REACHED[precision])).sum())}",
+                f"{again[is_solved].max():.1e}",
+                *(f"{count / one:,.0f}" for one in spent),
+                f"{iterations.mean():.0f}",
+            ]
+        )
         if precision == "float64":
-            exact = np.where(is_success, 0.5 * ((joints - MIDDLE) ** 2).sum(axis=1), np.nan)
+            costs = 0.5 * ((np.asarray(result.values["Joints"]) - MIDDLE) ** 2).sum(axis=1)
+            exact = np.where(is_success, costs, np.nan)
     start = time.perf_counter(), time.process_time()
     with threadpool_limits(1):
         found = [by_slsqp(goal) for goal in goals[:num_peer]]

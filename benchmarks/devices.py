@@ -145,9 +145,8 @@ def all_reduce_us(num_scalars: int, devices: int, runs: int = 500) -> float:
     import cupy
 
     from caspar.runtime.cuda.launch.launch import captured
-    from caspar.runtime.cuda.member import NcclGroup
-    from caspar.solver.shards.devices import chosen_devices
-    from caspar.solver.shards.team import Team
+    from caspar.runtime.cuda.nccl import NcclGroup
+    from caspar.solver.shards.devices import Team, chosen_devices
 
     _, found = chosen_devices(devices, "cuda")
     assert found is not None

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.options import LinearSolverName
-from caspar.solver.choice import elimination as elimination_choice
+from caspar.solver.choice import form
 
 Rows = NDArray[np.float64]
 
@@ -211,7 +211,7 @@ def _decided(way: Way) -> Iterator[None]:
     if way.eliminates is None:
         yield
         return
-    with patch.object(elimination_choice, "eliminating_pays", return_value=way.eliminates):
+    with patch.object(form, "eliminating_pays", return_value=way.eliminates):
         yield
 
 

@@ -32,15 +32,14 @@ class InverseDepth(sf.V1):
     """One over the depth of a patch in its own image."""
 
 
-@caspar.factor
-def photometric(
-    host: Annotated[sf.Pose3, caspar.TunableShared],
-    target: Annotated[sf.Pose3, caspar.TunableShared],
-    inverse_depth: Annotated[InverseDepth, caspar.TunableShared],
-    corner: Annotated[sf.V2, caspar.ConstSequential],
-    intensity: Annotated[sf.M44, caspar.ConstSequential],
-    image: Annotated[caspar.Image, caspar.ConstIndexed],
-) -> sf.Matrix:
+def differences(
+    host: sf.Pose3,
+    target: sf.Pose3,
+    inverse_depth: InverseDepth,
+    corner: sf.V2,
+    intensity: sf.M44,
+    image: caspar.Image,
+) -> list[sf.Symbol]:
     """Intensities of a patch in another image, less those in its own."""
     target_from_host = target.inverse() * host
     rotation, moved = target_from_host.R.to_rotation_matrix(), target_from_host.t
@@ -50,7 +49,33 @@ def photometric(
         x, y, z = rotation * ray + inverse_depth[0] * moved
         at = image.at(FOCAL * x / z + WIDTH / 2, FOCAL * y / z + HEIGHT / 2)
         rows.append(at - intensity[u, v])
-    return sf.Matrix(rows)
+    return rows
+
+
+@caspar.factor
+def photometric(
+    host: Annotated[sf.Pose3, caspar.TunableShared],
+    target: Annotated[sf.Pose3, caspar.TunableShared],
+    inverse_depth: Annotated[InverseDepth, caspar.TunableShared],
+    corner: Annotated[sf.V2, caspar.ConstSequential],
+    intensity: Annotated[sf.M44, caspar.ConstSequential],
+    image: Annotated[caspar.Image, caspar.ConstIndexed],
+) -> sf.Matrix:
+    """The differences are the residual."""
+    return sf.Matrix(differences(host, target, inverse_depth, corner, intensity, image))
+
+
+@caspar.kernel
+def patch_differences(
+    host: Annotated[sf.Pose3, caspar.ReadIndexed],
+    target: Annotated[sf.Pose3, caspar.ReadIndexed],
+    inverse_depth: Annotated[InverseDepth, caspar.ReadIndexed],
+    corner: Annotated[sf.V2, caspar.ReadSequential],
+    intensity: Annotated[sf.M44, caspar.ReadSequential],
+    image: Annotated[caspar.Image, caspar.ReadIndexed],
+) -> Annotated[sf.M44, caspar.WriteSequential]:
+    """The differences are written: little else than lookups."""
+    return sf.M44(*differences(host, target, inverse_depth, corner, intensity, image))
 
 
 def texture(x: Rows, y: Rows) -> Rows:
@@ -125,6 +150,57 @@ def measured(num_images: int, num_patches: int, backend: BackendName) -> str:
     )
 
 
+def gather_bytes(arrays: dict[str, Any]) -> int:
+    """Bytes of the 32-byte sectors that patches read, each once for each patch in each image."""
+    given, poses = arrays["photometric"], arrays["Pose3"]
+    u_of, v_of = np.array(OFFSETS).T
+    corner = given["corner"][:, :, None]
+    ray_x = (corner[:, 0] + u_of - WIDTH / 2) / FOCAL
+    ray_y = (corner[:, 1] + v_of - HEIGHT / 2) / FOCAL
+    depth = 1.0 / arrays["InverseDepth"][given["inverse_depth"]]
+    # all cameras look along z
+    moved = poses[given["host"], 4:] - poses[given["target"], 4:]
+    z = depth + moved[:, 2:]
+    x = FOCAL * (ray_x * depth + moved[:, :1]) / z + WIDTH / 2
+    y = FOCAL * (ray_y * depth + moved[:, 1:2]) / z + HEIGHT / 2
+    left = np.clip(np.floor(x).astype(np.int64), 0, WIDTH - 2)
+    top = np.clip(np.floor(y).astype(np.int64), 0, HEIGHT - 2)
+    first = given["target"][:, None] * (HEIGHT * WIDTH) + top * WIDTH + left
+    texels = np.concatenate([first, first + 1, first + WIDTH, first + WIDTH + 1], axis=1)
+    sectors = np.sort(texels // 8, axis=1)
+    return 32 * int((1 + (np.diff(sectors, axis=1) > 0).sum(axis=1)).sum())
+
+
+def gathered(num_images: int, num_patches: int, backend: BackendName) -> str:
+    """A row of the table of lookups."""
+    arrays = scene(num_images, num_patches)
+    given, poses = arrays["photometric"], arrays["Pose3"]
+    if backend == "cuda":
+        import cupy as xp
+    else:
+        import numpy as xp
+
+    def indexed(values: Rows, index: Rows) -> dict[str, Any]:
+        return {"values": xp.asarray(values, xp.float32), "index": xp.asarray(index)}
+
+    profile = patch_differences.profile(
+        indexed(poses, given["host"]),
+        indexed(poses, given["target"]),
+        indexed(arrays["InverseDepth"], given["inverse_depth"]),
+        xp.asarray(given["corner"], xp.float32),
+        xp.asarray(given["intensity"].reshape(-1, 4, 4), xp.float32),
+        indexed(**given["image"]),
+    )
+    others = sum(one.total for one in profile.traffic if one.name != "image") * profile.count
+    needed = gather_bytes(arrays)
+    rate = (needed + others) / profile.time_s
+    share = 100 * rate / profile.copy_bytes_per_s
+    return (
+        f"| {num_images} | {16 * profile.count:,} | {1e6 * profile.time_s:.1f} "
+        f"| {needed / 1e6:.0f} | {others / 1e6:.0f} | {rate / 1e9:,.0f} | {share:.0f} % |"
+    )
+
+
 def main() -> None:
     """Measure, write and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.photometric", description=__doc__)
@@ -156,6 +232,20 @@ def main() -> None:
         "",
         f"Images of {WIDTH} x {HEIGHT}, patches of 16 pixels looked up in {VIEWS} images, linear "
         "interpolation. Time of a solve over its iterations of Levenberg-Marquardt, medians of 3.",
+        "",
+        "## A kernel that only looks up",
+        "",
+        "| images | lookups | us | MB of sectors | MB of other arrays | GB/s | of a copy |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for size in SIZES[1:] if arguments.small else SIZES:
+        lines.append(gathered(*size, arguments.backend))
+        print(lines[-1], flush=True)
+    lines += [
+        "",
+        "It writes the residual of each patch in each image. Sectors are the 32 bytes that memory "
+        "is read by; each counts once for a patch in an image. A copy of a large array in the same "
+        "run is what the last column compares with.",
     ]
     arguments.folder.mkdir(parents=True, exist_ok=True)
     page = arguments.folder / f"photometric_{arguments.backend}.md"

@@ -20,7 +20,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.io import PoseGraph, read_g2o
-from caspar.io.graphs.kind import PoseGraphKind
+from caspar.io.graphs.pose_graph import PoseGraphKind
 from examples.pose_graph_3d import FACTORS
 
 Float = NDArray[np.float64]

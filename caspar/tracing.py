@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from caspar.driver import cached_count
-from caspar.frontend.factors.comparison import factor_comparison
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.own_unknowns import without_own_unknowns
 from caspar.frontend.factors.terms import with_loss
 from caspar.frontend.factors.trace import (
     TracedFactor,
+    factor_comparison,
     trace,
 )
 from caspar.frontend.tracing.code_digest import user_code

@@ -1,5 +1,11 @@
 """What every test shares: Hypothesis profiles, golden files, the budget, results of NVRTC."""
 
+import os
+
+# Before NumPy is imported. Threads of BLAS wait for each other in loops: beside another worker of
+# pytest-xdist a small problem of least squares takes a hundred times as long as on one thread.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import re
 import sys
 from collections.abc import Callable, Iterator

@@ -141,19 +141,19 @@ FAULTS = (
         "solver/test_fixed.py equations/test_node_kernels.py",
     ),
     Fault(
-        "solver/choice/elimination.py",
+        "solver/choice/form.py",
         "return 2 * _unknowns(eliminated, counts) >= _unknowns(recipe.nodes, counts)",
         "return _unknowns(eliminated, counts) >= _unknowns(recipe.nodes, counts)",
         "solver/choice/test_eliminated_types.py",
     ),
     Fault(
-        "solver/normal/elimination.py",
+        "solver/normal/matrix.py",
         "return int((counts * (counts + 1.0)).sum() / 2.0)",
         "return int((counts * counts).sum() / 2.0)",
         "solver/covariance/test_inverses.py",
     ),
     Fault(
-        "solver/normal/elimination.py",
+        "solver/normal/matrix.py",
         "one.blocks[piece] @ vectors[name][one.other[piece]]",
         "one.blocks[piece] @ vectors[name][one.other[piece] * 0]",
         "solver/covariance solver/gradients",
@@ -177,7 +177,7 @@ FAULTS = (
         "io/test_information.py",
     ),
     Fault(
-        "io/graphs/groups.py",
+        "io/graphs/assemble.py",
         "np.concatenate([quaternion / length[:, None], written[:, :3]], axis=1)",
         "np.concatenate([quaternion, written[:, :3]], axis=1)",
         "io/test_g2o.py io/test_graph_formats.py",
@@ -219,7 +219,7 @@ FAULTS = (
         "batch/test_batch_policy.py",
     ),
     Fault(
-        "solver/ranks/devices.py",
+        "solver/shards/ranks.py",
         "several = int((flags > 1).sum())",
         "several = int((flags > 2).sum())",
         "solver/ranks",

@@ -7,26 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.codegen.cuda.cholesky import CHOLESKY, MOST_UNKNOWNS
 from caspar.codegen.cuda.header import BLOCK_SIZE
-from caspar.codegen.cuda.loop.barriers import ONE_BLOCK_LOOP_OPTION
+from caspar.codegen.cuda.loop.fuse import ONE_BLOCK_LOOP_OPTION
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
-from caspar.memory.binding import Binding, Late, at_present
+from caspar.memory.array import Binding, Late, at_present
 from caspar.runtime.backend import (
+    CUDA_TRAITS,
     Kernel,
     Launch,
     LaunchSequence,
     Loop,
 )
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.runtime.cpu.direct import QdldlFactorization
+from caspar.runtime.cpu.direct import LapackCholesky, QdldlFactorization
 from caspar.runtime.cpu.small_matrix import FullFactorization, SmallFactorization
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
-from caspar.runtime.factorization import SparseFactorization
+from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE
 from caspar.runtime.parameters import bound_blocks, parameter_sources
-from caspar.runtime.traits import CUDA_TRAITS
 from tests.harness import CudaModule, compile_cuda, compile_together
 from tests.harness.schedule import FORWARD, Schedule
 
@@ -230,6 +231,23 @@ class HarnessBackend(CpuBackend):
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
         return HarnessSequence(tuple(_own(launches)))
+
+    def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
+        """By the kernel that runs on a device where the matrix is small, else by LAPACK."""
+
+        class Cholesky(LapackCholesky):
+            def launch(own, rhs: Array, solution: Array) -> Any:  # noqa: N805
+                if size > MOST_UNKNOWNS:
+                    return None
+                kernel = self._compile(CHOLESKY, None)
+                values = (own.matrix, rhs, size, solution, own.outcome)
+                arguments = tuple(map(_argument, CHOLESKY.params, values))
+                return HarnessLaunch(kernel, (1, 1), arguments, True, self._schedule, values)
+
+        return Cholesky(size, outcome)
+
+    def plain_steps(self, *_: Any) -> None:
+        """Return None, as on a device."""
 
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None

@@ -16,7 +16,7 @@ from caspar.frontend.symbolic.derive import gradient
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadRows, WriteRows
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.support_ops import run_rows

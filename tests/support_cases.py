@@ -23,7 +23,7 @@ from caspar.memory.accessors.nodes.node_sums import AddOwnNode, WriteOwnNode
 from caspar.memory.accessors.sums.partials import MIN_SLOTS, AddSumSlots, tile_fields
 from caspar.memory.accessors.sums.runs import AddRuns
 from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import (
     AddSharedPartials,

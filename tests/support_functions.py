@@ -17,8 +17,7 @@ from caspar.frontend.symbolic.derive import gradient
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadRows, WriteRows
 
 Array = NDArray[np.floating]

@@ -22,8 +22,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadRows, WriteRows
 
 Array = NDArray[np.floating]

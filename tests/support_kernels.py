@@ -17,7 +17,7 @@ from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
-from caspar.memory.binding import Binding, at_present
+from caspar.memory.array import Binding, at_present
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.tiling.node_tiles import NodeTiles
 from caspar.runtime.cpu.backend import CpuBackend

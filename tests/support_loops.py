@@ -16,9 +16,8 @@ from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import object_fields, tile_fields
-from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.array import Binding
+from caspar.memory.kernel import KernelBuilder, KernelSpec, ReduceSpec
 from caspar.memory.layout import array_scalars
 from caspar.memory.patterns import (
     AddSharedPartials,
@@ -29,7 +28,6 @@ from caspar.memory.patterns import (
     WriteSequential,
     WriteUnique,
 )
-from caspar.memory.reduce import ReduceSpec
 from caspar.runtime.backend import Backend, Kernel, Launch
 
 DIM = 3

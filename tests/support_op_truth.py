@@ -7,6 +7,7 @@ multiples of pi.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import mpmath
@@ -171,18 +172,20 @@ def true_values(columns: EveryOp, number: int, rows: Array) -> Truth:
     values = np.broadcast_to(np.asarray(near), len(rows)).astype(rows.dtype)
     if op in EXACT:
         return Truth(values, np.zeros(len(rows)))
-    function = TRUE_FUNCTIONS[op]
-    known: dict[tuple[float, ...], Any] = {}
     exact = []
     for row, value in zip(zip(*given, strict=True), values, strict=True):
         key = tuple(float(operand) for operand in row)
         if not all(np.isfinite(operand) and operand != 0.0 for operand in key):
             exact.append(mp.mpf(float(value)))
             continue
-        if key not in known:
-            known[key] = function(*map(mp.mpf, key))
-        exact.append(known[key])
+        exact.append(_exact(op, *key))
     return truth_of(exact, rows.dtype)
+
+
+@cache
+def _exact(op: Op, *operands: float) -> Any:
+    """The true value, computed once for all targets."""
+    return TRUE_FUNCTIONS[op](*map(mp.mpf, operands))
 
 
 def _column(rows: Array, operand: Any) -> Any:

@@ -12,7 +12,7 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import GRAPH_ONLY, MEMORY_OPS, OP_INFO, Op
 from caspar.ir.program import Instruction, Program
 from caspar.memory.access import ArgSpec
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import ReadRows, WriteRows
 from caspar.runtime.backend import Backend

@@ -81,7 +81,6 @@ PARTS = {
 # other.
 ROOMS = {
     "batch": {"generate": "", "gradients": "generate", "constraints": "generate gradients"},
-    "equations": {"adjoint": ""},
     "io": {"graphs": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
     "colmap": {"files": "", "adjust": "", "priors": "adjust"},
@@ -93,7 +92,7 @@ ROOMS = {
         "kernels": "symbolic tracing",
     },
     "inspect": {"pictures": ""},
-    "kernels": {"call": "", "measure": "call"},
+    "kernels": {"call": ""},
     "memory": {"tiling": "", "accessors": "tiling"},
     "memory/accessors": {"sums": "", "nodes": ""},
     "passes": {"graph": "", "scheduling": ""},
@@ -103,7 +102,7 @@ ROOMS = {
         "launch": "compile",
         "loop": "launch compile",
         "structure": "compile",
-        "direct": "compile",
+        "direct": "compile launch",
     },
     "solver": {
         "choice": "",
@@ -118,7 +117,6 @@ ROOMS = {
         "lm": "input result plan system linear",
         "constraints": "choice input result normal covariance gradients lm",
         "shards": "choice input result plan system linear lm",
-        "ranks": "choice input plan linear lm shards",
     },
     "solver/linear": {"explicit": ""},
     "solver/lm": {"checks": "", "plain": ""},
@@ -155,14 +153,11 @@ LATE = (
     *("solver/constraints", "solver/covariance", "solver/gnc", "solver/gradients"),
     *("solver/choice/jacobian", "solver/lm/plain/decision", "solver/plan/memory_table"),
     "solver/prepared",
-    *("solver/normal", "solver/ranks", "solver/result/recording", "solver/result/report"),
-    "solver/shards",
+    *("solver/normal", "solver/result/recording", "solver/result/report", "solver/shards"),
 )
 
 # Modules in such rooms that everybody imports at the top.
-EARLY = (
-    *("runtime/group/member", "solver/normal/blocks", "solver/shards/crew", "solver/shards/share"),
-)
+EARLY = ("runtime/group/member", "solver/normal/blocks", "solver/shards/crew")
 
 # What a solve on the processor imports of LATE: where it runs.
 ON_PROCESSOR = ("runtime/cpu",)
@@ -598,7 +593,7 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
 
 # Modules that compare the name of a target: what chooses one, and what tells where an array is.
 ASKS_FOR_TARGETS = (
-    *("arrays/convert.py", "cli/inspect.py", "kernels/measure/profile.py"),
+    *("arrays/convert.py", "cli/inspect.py", "kernels/profile.py"),
     *("runtime/cuda/memory.py", "runtime/select.py", "torch/functions.py"),
 )
 

@@ -156,32 +156,50 @@ def wrong(solver: caspar.Solver, factor: caspar.Factor, arrays: caspar.Arrays) -
 """Sixteen mistakes that users make, one a line, after the empty line."""
 
 
-def _unseen_mistakes(folder: Path, checker: Callable[[Path], str]) -> list[str]:
+def _unseen_mistakes(told: str) -> list[str]:
     """The mistakes about which a type checker says nothing."""
-    (folder / "program.py").write_text(MISTAKES, encoding="utf-8")
-    seen = {int(number) for number in re.findall(r"program\.py:(\d+):.*error", checker(folder))}
+    seen = {int(number) for number in re.findall(r"mistakes\.py:(\d+):.*error", told)}
     before, _, mistakes = MISTAKES.rpartition("\n\n")
     lines = enumerate(mistakes.splitlines(), before.count("\n") + 3)
     return [line.strip() for number, line in lines if number not in seen]
 
 
-def test_mypy_sees_mistakes(tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
-    (settings,) = blocks(PAGE, "toml")
-    (tmp_path / "pyproject.toml").write_text(settings.text, encoding="utf-8")
-    assert _unseen_mistakes(tmp_path, lambda folder: _mypy(folder, "program.py").stdout) == []
+@pytest.fixture(scope="module")
+def strict_mypy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What mypy says, strictly, of a program that has all of the interface, and of mistakes."""
+    folder = tmp_path_factory.mktemp("strict")
+    shutil.copy(PROGRAM, folder / "program.py")
+    (folder / "mistakes.py").write_text(MISTAKES, encoding="utf-8")
+    return _mypy(folder, strict=True).stdout
+
+
+def test_mypy_accepts_a_program(strict_mypy: str) -> None:
+    assert "program.py" not in strict_mypy
+    assert "errors in 1 file (checked 2 source files)" in strict_mypy
+
+
+def test_mypy_sees_mistakes(strict_mypy: str) -> None:
+    assert _unseen_mistakes(strict_mypy) == []
 
 
 def test_pyright_sees_mistakes(tmp_path: Path) -> None:
     """All but a comparison that is always true, of which it tells in its strict mode alone."""
-    unseen = _unseen_mistakes(tmp_path, lambda folder: _pyright(folder).stdout)
+    (tmp_path / "mistakes.py").write_text(MISTAKES, encoding="utf-8")
+    unseen = _unseen_mistakes(_pyright(tmp_path).stdout)
     assert unseen == ['assert result.status != "CONVERGED_COST"']
 
 
-def _mypy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _mypy(folder: Path, *, strict: bool) -> subprocess.CompletedProcess[str]:
+    """Check all programs of a folder with the settings of the page on types."""
+    pytest.importorskip("mypy")
+    (settings,) = blocks(PAGE, "toml")
+    text = settings.text if strict else settings.text.replace("strict = true", "")
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
     command = ["-m", "mypy", "--follow-imports=silent", "--cache-dir", os.devnull]
+    # SciPy has its types in a package of its own
+    command += ["--scripts-are-modules", "--ignore-missing-imports"]
     return subprocess.run(
-        [sys.executable, *command, *arguments],
+        [sys.executable, *command, *sorted(one.name for one in folder.glob("*.py"))],
         cwd=folder,
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
@@ -204,20 +222,10 @@ def _pyright(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("is_manual", [False, True], ids=["a program", "the manual"])
-def test_mypy_accepts(tmp_path: Path, is_manual: bool) -> None:
-    """Strictly a program that has all of the interface, and all programs of the manual."""
-    pytest.importorskip("mypy")
-    (settings,) = blocks(PAGE, "toml")
-    text = settings.text.replace("strict = true", "") if is_manual else settings.text
-    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
-    if is_manual:
-        _write_programs(tmp_path)
-    else:
-        shutil.copy(PROGRAM, tmp_path / "program.py")
-    # SciPy has its types in a package of its own
-    arguments = ["--scripts-are-modules", "--ignore-missing-imports"]
-    done = _mypy(tmp_path, *arguments, *sorted(one.name for one in tmp_path.glob("*.py")))
+def test_mypy_accepts_the_manual(tmp_path: Path) -> None:
+    """All programs of its pages."""
+    _write_programs(tmp_path)
+    done = _mypy(tmp_path, strict=False)
     assert done.returncode == 0, done.stdout
 
 

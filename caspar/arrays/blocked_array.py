@@ -15,33 +15,30 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.arrays.array_memory import (
-    checked_size,
-    checked_window,
-    chunks_text,
-    default_type,
-    extents,
-    flat_memory,
-    key_text,
-    moved_like,
-    row_memory,
-    share_bytes,
-)
 from caspar.arrays.convert import (
     SCALARS,
     assign,
     backend_of,
+    checked_size,
+    checked_window,
     chunk_views,
+    chunks_text,
+    default_type,
+    extents,
+    flat_memory,
     float_type,
+    key_text,
+    moved_like,
     pack,
+    row_memory,
     rows_of,
+    share_bytes,
     shared_backend,
     unpack,
 )
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array, address
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding, address
 from caspar.memory.layout import array_scalars
 from caspar.options import BackendChoice
 from caspar.runtime.arrays import HOST, Location, location
@@ -164,10 +161,7 @@ class BlockedArray:
 
     @classmethod
     def from_rows(
-        cls,
-        array: Any,
-        dtype: Any = None,
-        backend: str | BackendChoice | None = None,
+        cls, array: Any, dtype: Any = None, backend: str | BackendChoice | None = None
     ) -> BlockedArray:
         """A new array with the values of rows.
 
@@ -312,11 +306,7 @@ class BlockedArray:
 
     def is_same_as(self, other: BlockedArray) -> bool:
         """Return whether both are the same objects in memory."""
-        return (self._layout, self.first, self.length) == (
-            other._layout,
-            other.first,
-            other.length,
-        )
+        return (self._layout, self.first, self.length) == (other._layout, other.first, other.length)
 
     @property
     def _layout(self) -> tuple[int, int, int, DType]:

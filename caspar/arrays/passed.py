@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.arrays.convert import SCALARS, shared_array
+from caspar.arrays.convert import FLOATS, shared_array
 from caspar.arrays.shared_indices import SharedIndices
 from caspar.errors import InputError
 from caspar.memory.array import Array
@@ -33,11 +33,7 @@ def is_array(given: Any) -> bool:
 
 
 def check_readable(where: str, given: Any) -> None:
-    """Refuse what is no array of numbers, or more than that.
-
-    Raises:
-        InputError: Names `where`, what is wrong and what to do.
-    """
+    """Refuse what is no array of numbers, or more than that."""
     if type(given) is np.ndarray:
         return
     if given is None:
@@ -67,11 +63,7 @@ def check_readable(where: str, given: Any) -> None:
 
 
 def writable_array(where: str, given: Any) -> Array:
-    """The memory of an array that is written to, as NumPy or CuPy array.
-
-    Raises:
-        InputError: It has no memory of its own, not of float32 or float64, or must not be written.
-    """
+    """The memory of an array that is written to, as NumPy or CuPy array."""
     has_memory = any(hasattr(given, name) for name in ("__dlpack__", "__array_interface__"))
     if not has_memory or isinstance(given, np.generic):
         raise InputError(
@@ -83,7 +75,7 @@ def writable_array(where: str, given: Any) -> Array:
             f"{where}: arrays of jax cannot be written; leave it out: a new array is returned"
         )
     array = shared_array(where, given)
-    if array.dtype.newbyteorder("=") not in SCALARS:
+    if array.dtype.newbyteorder("=") not in FLOATS:
         raise InputError(
             f"{where}: results cannot be written to dtype {array.dtype}; allowed are float32 and "
             "float64"
@@ -129,7 +121,6 @@ def _outline(array: Array) -> NDArray[Any]:
 
 
 def _name(given: Any) -> str:
-    """Library and type, for errors."""
     library = type(given).__module__.split(".")[0]
     name = type(given).__name__
     return name if library == "builtins" else f"{library}.{name}"

@@ -1,14 +1,14 @@
 """A call of a kernel or a residual as users pass it, and the call that derives it.
 
 Values are rows, (n, storage_dim), in the order of the kernel's arguments; what else a call takes,
-such as indices, is in the `Call`. `Passed` is what is taken apart of a kernel or a factor with its
-arguments; a factor becomes a kernel that writes a row for each instance. Cost tier: kernels are
-derived and compiled once for each set of arguments to derive by, a factor is turned into a kernel
-once, the rest is once for each call.
+such as indices, is in the `Call`. A factor becomes a kernel that writes a row for each instance.
+Cost tier: kernels are derived and compiled once for each set of arguments to derive by.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.frontend.kernels.pulled import cotangent_name, pull_name, pulled_kernel, with_plain_rows
+from caspar.frontend.kernels.spec import TableLoads, table_loads
 from caspar.frontend.kernels.trace import KernelInput, KernelOutput, KernelPart, TracedKernel
+from caspar.frontend.markers import Table
 from caspar.kernels.call.call import arguments_by_name, targets_by_name
 from caspar.kernels.call.calls import CallChoices, KernelCalls
 from caspar.kernels.call.operands import meant
@@ -37,6 +39,9 @@ from caspar.memory.patterns import (
 )
 from caspar.tracing import traced_factor
 
+Added = Callable[[int, Any, Any], Any]
+"""(length, places, numbers) -> (length,) zeros to which the numbers are added, at their places."""
+
 Options = Mapping[str, Mapping[str, Any]]
 """Options that a call passes beside the values, by argument or output."""
 
@@ -45,12 +50,7 @@ _SIZED = (AddSharedSum, AddStrided)
 
 
 class Derivable:
-    """A kernel whose derivatives are kernels too.
-
-    Attributes:
-        traced: As given.
-        calls: What its calls have in common.
-    """
+    """A kernel whose derivatives are kernels too."""
 
     def __init__(self, traced: TracedKernel) -> None:
         self.traced = traced
@@ -58,26 +58,21 @@ class Derivable:
         self._pulled: dict[tuple[str, ...], Derivable] = {}
 
     def pulled(self, wanted: tuple[str, ...]) -> "Derivable":
-        """The kernel of the derivatives by some arguments.
-
-        Raises:
-            KernelError: An access has no derivative.
-        """
+        """The kernel of the derivatives by some arguments."""
         if wanted not in self._pulled:
-            self._pulled[wanted] = Derivable(pulled_kernel(self.traced, wanted))
+            num_loads = {name: len(one.channels) for name, one in self.loads.items()}
+            self._pulled[wanted] = Derivable(pulled_kernel(self.traced, wanted, num_loads))
         return self._pulled[wanted]
+
+    @cached_property
+    def loads(self) -> dict[str, TableLoads]:
+        """The numbers that an item loads from tables, by argument."""
+        return table_loads(self.traced)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call apart from its values.
-
-    Attributes:
-        kernel: What is called.
-        options: By argument.
-        out: By output; `size` among them.
-        choices: How.
-    """
+    """A call apart from its values."""
 
     kernel: Derivable
     options: Options
@@ -95,11 +90,7 @@ class Call:
         return self.kernel.traced.outputs
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """(n, storage_dim) rows of each output, of the library of the first value.
-
-        Raises:
-            InputError: Names the argument, what is wrong and what is allowed.
-        """
+        """(n, storage_dim) rows of each output, of the library of the first value."""
         given = {}
         for one, rows in zip(self.inputs, values, strict=True):
             options = self.options.get(one.name, {})
@@ -137,8 +128,8 @@ class Call:
     def pulled(self, wanted: Sequence[str], lengths: Sequence[int]) -> "Call":
         """The call that derives a loss function by some arguments.
 
-        Its values are those of this one and the derivatives by the outputs; its outputs are the
-        derivatives by the wanted arguments, in their order.
+        Its values are those of this one and the derivatives by the outputs; from its outputs
+        `derivatives` makes those by the wanted arguments, in their order.
         """
         kernel = self.kernel.pulled(tuple(wanted))
         own = {one.name: length for one, length in zip(self.inputs, lengths, strict=True)}
@@ -147,21 +138,49 @@ class Call:
             for name, options in self.out.items()
         }
         out: dict[str, Mapping[str, Any]] = {}
-        for one, pull in zip(self._wanted(wanted), kernel.traced.outputs, strict=True):
-            if isinstance(pull.access, _SIZED):
+        pulls = {one.name: one for one in kernel.traced.outputs}
+        for one in self._wanted(wanted):
+            if pull_name(one) in pulls and isinstance(pulls[pull_name(one)].access, _SIZED):
                 out[pull_name(one)] = {**self.options.get(one, {}), "size": own[one]}
         choices = replace(self.choices, count=self.count(lengths))
         return Call(kernel, {**self.options, **cotangents}, out, choices)
+
+    def derivatives(
+        self,
+        wanted: Sequence[str],
+        outputs: Sequence[Any],
+        values: Sequence[Any],
+        xp: Any,
+        added: Added,
+    ) -> list[Any]:
+        """The derivatives by the wanted arguments, from the outputs of `pulled`.
+
+        `xp` is the library of the arrays: NumPy, `jax.numpy` or PyTorch.
+        """
+        left, found = iter(outputs), []
+        for one, value in zip(self.inputs, values, strict=True):
+            if one.name not in wanted:
+                continue
+            if one.table is None:
+                found.append(next(left))
+                continue
+            loads = self.kernel.loads[one.name]
+            if len(loads.channels) == 0:
+                found.append(xp.zeros_like(value))
+                continue
+            index = self.options.get(one.name, {}).get("index")
+            index = index.index if isinstance(index, SharedIndices) else index
+            pull, places = next(left), next(left)
+            at, kept = _loaded(one.table, loads, pull, places, index, value.shape, xp)
+            total = added(math.prod(value.shape), at.reshape(-1), kept.reshape(-1))
+            found.append(total.reshape(value.shape))
+        return found
 
     def _wanted(self, wanted: Sequence[str]) -> list[str]:
         return [one.name for one in self.inputs if one.name in wanted]
 
     def count(self, lengths: Sequence[int]) -> int:
-        """Items.
-
-        Raises:
-            InputError: Nothing says how many; or `count` is another number than arguments say.
-        """
+        """Items."""
         exact: list[int] = []
         at_most: list[int] = []
         for one, length in zip(self.inputs, lengths, strict=True):
@@ -205,6 +224,48 @@ class Call:
         return found
 
 
+def _loaded(
+    table: type[Table],
+    loads: TableLoads,
+    pull: Any,
+    places: Any,
+    index: Any,
+    shape: Sequence[int],
+    xp: Any,
+) -> tuple[Any, Any]:
+    """Which numbers of tables items load, and the derivatives by them: (items, loads) each.
+
+    Args:
+        table: Their class.
+        loads: What an item loads.
+        pull: (items, loads) derivatives.
+        places: (items, loads * axes) where the numbers are, beyond borders too.
+        index: (items,) the table of each item; None: there is one.
+        shape: That of the tables.
+        xp: The library of these arrays.
+    """
+    last = len(shape) - (1 if table.channels > 1 else 0)
+    sizes = shape[last - table.dims : last]
+    places = places.reshape(*pull.shape, table.dims)
+    at: Any = 0
+    is_inside = places[:, :, 0] == places[:, :, 0]
+    for axis, size in enumerate(sizes):
+        place = places[:, :, axis]
+        is_inside = is_inside & (place >= 0) & (place <= size - 1)
+        # as kernels do it: a NaN compares as false
+        nearest = xp.where(place > 0, place, xp.zeros_like(place))
+        nearest = xp.where(nearest < size - 1, nearest, xp.full_like(nearest, size - 1))
+        at = at * size + xp.asarray(nearest, dtype=xp.int32)
+    columns = [at[:, k] * table.channels + channel for k, channel in enumerate(loads.channels)]
+    at = xp.stack(columns, 1)
+    if index is not None:
+        begins = xp.asarray(index) * (math.prod(sizes) * table.channels)
+        at = at + begins[:, None]
+    if loads.is_zero_outside:
+        pull = xp.where(is_inside, pull, xp.zeros_like(pull))
+    return at, pull
+
+
 def _is_array(option: Any) -> bool:
     """Return whether it is an index, rather than a number or an index that is prepared."""
     return hasattr(option, "dtype") and not isinstance(option, SharedIndices)
@@ -218,14 +279,12 @@ def lengths_of(values: Sequence[Any]) -> list[int]:
 def rows_of(one: KernelInput, array: Any) -> Any:
     """(n, storage_dim) of an array as it may be passed to a kernel, of any library.
 
-    What does not fit comes back as it is: the kernel says what is wrong.
-
-    Args:
-        one: The argument, as it is declared.
-        array: (n, storage_dim), of matrices also (n, rows, columns), of numbers also (n,); one
-            object may come without its leading 1.
+    Of matrices that is also (n, rows, columns), of numbers (n,), and one object may lack its
+    leading 1. What does not fit comes back as it is: the kernel says what is wrong.
     """
     shape, dim = tuple(array.shape), one.storage_dim
+    if one.table is not None:
+        return array
     if len(one.matrix_shape) > 0 and len(shape) == 3 and shape[1:] == tuple(one.matrix_shape):
         return array.swapaxes(1, 2).reshape(-1, dim)
     if len(shape) <= 1 and (dim == 1 or shape == (dim,)):
@@ -265,11 +324,12 @@ def residual_kernel(factor: TracedFactor) -> TracedKernel:
     rows = tuple(factor.residual)
     output = KernelOutput(name, WriteSequential(), "residual", len(rows), (), False, rows)
     inputs = tuple(_input(source, halves) for source, halves in by_source.items())
-    return TracedKernel(factor.name, factor.location, inputs, (output,), None, factor.lines)
+    return TracedKernel(
+        factor.name, factor.location, inputs, (output,), None, factor.lines, is_factor=True
+    )
 
 
 def _input(source: str, halves: Sequence[Argument]) -> KernelInput:
-    """An argument; a pair has two halves."""
     first = halves[0]
     access = _ACCESSES[first.kind]
     parts = tuple(
@@ -297,13 +357,7 @@ _KNOWN: dict[tuple[str, bool], Derivable] = {}
 
 @dataclass(frozen=True)
 class Passed:
-    """A call, and its values as they were passed.
-
-    Attributes:
-        call: The call.
-        declared: The kernel as the user wrote it, for shapes.
-        values: What was passed for each argument.
-    """
+    """A call, and its values as they were passed."""
 
     call: Call
     declared: TracedKernel
@@ -319,12 +373,7 @@ def passed_to_kernel(
     count: int | None,
     check: bool,
 ) -> Passed:
-    """A call of a kernel.
-
-    Raises:
-        InputError: Names the argument, what is wrong and what is allowed.
-        KernelError: The kernel cannot be traced.
-    """
+    """A call of a kernel."""
     if not isinstance(kernel, Kernel):
         raise InputError(
             f"call: needs a kernel that caspar.kernel made, got {type(kernel).__name__}; "
@@ -341,10 +390,7 @@ def passed_to_kernel(
             )
         sizes[name] = _options(options)
     choices = CallChoices(
-        count=count,
-        check=check,
-        backend=kernel.backend.value,
-        deterministic=kernel.deterministic,
+        count=count, check=check, backend=kernel.backend.value, deterministic=kernel.deterministic
     )
     values, options = {}, {}
     for name, one in given.items():
@@ -356,12 +402,7 @@ def passed_to_kernel(
 def passed_to_factor(
     factor: Factor, arrays: Mapping[str, Any], *, backend: str, check: bool
 ) -> Passed:
-    """The residuals of a factor.
-
-    Raises:
-        InputError: Names the factor, the argument, what is wrong and what is allowed.
-        FactorError: The factor cannot be traced.
-    """
+    """The residuals of a factor."""
     if not isinstance(factor, Factor):
         raise InputError(
             f"residuals: needs a factor that caspar.factor made, got {type(factor).__name__}; "
@@ -385,15 +426,11 @@ def passed_to_factor(
             options[one.source] = _options({"index": given} if is_shared else {})
         else:
             values[one.source], options[one.source] = _taken_apart(where, given)
-    is_single = all(_says_nothing(one.kind) for one in found.arguments)
+    shared = (ArgumentKind.NODE_UNIQUE, ArgumentKind.CONST_UNIQUE)
+    is_single = all(one.kind in shared for one in found.arguments)
     choices = CallChoices(count=1 if is_single else None, check=check, backend=backend)
     call = Call(_derivable(traced, False), options, {}, choices)
     return Passed(call, traced, tuple(values[one.name] for one in traced.inputs))
-
-
-def _says_nothing(kind: ArgumentKind) -> bool:
-    """Return whether an argument is the same for any number of instances."""
-    return kind in (ArgumentKind.NODE_UNIQUE, ArgumentKind.CONST_UNIQUE)
 
 
 def _own_arrays(found: TracedFactor, arrays: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.frontend.markers import Table
-from caspar.frontend.symbolic.unit_ranges import UnitRange
+from caspar.frontend.symbolic.field_types import UnitRange
 from caspar.memory.array import Array
 from caspar.solver.input.array_reader import UNIT_ROUNDINGS, UNIT_TOLERANCE, ArrayReader
 from caspar.user_arrays import object_advice

@@ -17,8 +17,7 @@ from caspar.batch.gradients.given import kept
 from caspar.batch.input import Batch
 from caspar.batch.result import BatchResult
 from caspar.batch.run import given_back, input_bindings
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
 from caspar.runtime.backend import Backend, Kernel
 from caspar.solver.covariance.inverses import FREE_SINGULAR_VALUE
 

@@ -16,16 +16,15 @@ from caspar.batch.arrays import VALUES, BatchArrays, Ragged, Rows
 from caspar.batch.generate import parameters as names
 from caspar.batch.generate.programs import constant_name
 from caspar.batch.generate.shape import BatchShape, Instances, ProblemFactor, batch_shape
-from caspar.errors import FactorError, InputError
+from caspar.errors import InputError
 from caspar.frontend.factors.loss import LossParameter
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.markers import Table
 from caspar.memory.array import Array
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.bounds import NodeBounds
-from caspar.solver.input.constraints import Constraints, read_constraints
-from caspar.solver.input.factor_arrays import no_mapping, with_bare_factors
+from caspar.solver.input.constraints import Constraints, NodeBounds, read_constraints
+from caspar.solver.input.problem import no_mapping, with_bare_factors
 
 
 @dataclass(frozen=True)
@@ -57,22 +56,6 @@ class Batch:
     mean_instances: float
     num_residuals: Array
     may_be_empty: bool
-
-
-def refuse_uncounted(factors: Sequence[TracedFactor]) -> None:
-    """Raise if instances may be left out for where they look up: no result would tell how many.
-
-    Raises:
-        FactorError: Names the factor and the argument.
-    """
-    for factor in factors:
-        for argument in factor.tables:
-            if argument.table is not None and argument.table.refuses:
-                raise FactorError(
-                    f"factor {factor.name}, argument {argument.source}: "
-                    f"{argument.table.__name__} has border='refuse', and results of a BatchSolver "
-                    "do not count what is left out; use 'clamp' or 'zero'"
-                )
 
 
 class Terms:

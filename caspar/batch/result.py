@@ -82,6 +82,8 @@ class BatchResult:
             constraints (n, dim), in the order in which their rows were passed.
         violation: How far the constraints of each problem are from holding.
         fields: For each node type that is a dataclass, which numbers of a row are which field.
+        num_refused: For each factor with tables of `border="refuse"` (P,) instances that look up
+            outside of them at `values` and are left out, on the host.
 
     Example:
         >>> import caspar
@@ -111,11 +113,14 @@ class BatchResult:
     multipliers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     violation: BatchViolation = field(default_factory=lambda: equal_violations(0), repr=False)
     fields: Mapping[str, Mapping[str, range]] = field(default_factory=dict, repr=False)
+    num_refused: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Let mappings suggest names."""
         for name in ("values", "active_bounds", "fields", "multipliers"):
             object.__setattr__(self, name, ByName(getattr(self, name), NAMES_OF_RESULT[name]))
+        counts = ByName(self.num_refused, "factor with border='refuse'")
+        object.__setattr__(self, "num_refused", counts)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the arrays of the solve."""
@@ -177,6 +182,12 @@ class BatchResult:
             for status, number in self.counts.items()
         ]
         lines += self._constraint_lines()
+        for name, counts in self.num_refused.items():
+            if counts.any():
+                lines.append(
+                    f"factor {name}: {counts.sum():,} instances of {np.count_nonzero(counts):,} "
+                    "problems look up outside of their table and are left out"
+                )
         times = (
             f"compile {time_text(self.compile_time_s)}, setup {time_text(self.setup_time_s)}, "
             f"solve {time_text(self.solve_time_s)}"

@@ -21,8 +21,7 @@ from caspar.batch.options import options_of_singular
 from caspar.batch.result import STATUSES, equal_violations
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
 from caspar.progress import phase
 from caspar.runtime.arrays import HOST, Moved, as_library, give_back, location
 from caspar.runtime.backend import Backend, Kernel

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from caspar.batch.covariance import arrays_after, find_covariances, with_active_held
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.gradients.gradient import (
@@ -13,7 +15,7 @@ from caspar.batch.gradients.gradient import (
     Gradient,
     batch_given,
 )
-from caspar.batch.input import Batch, Terms, read_batch, refuse_uncounted
+from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import (
     checked_options,
     checked_precision,
@@ -22,7 +24,9 @@ from caspar.batch.options import (
     refuse_large,
     with_team,
 )
-from caspar.batch.run import CompiledKernels
+from caspar.batch.refused import RefusedCounts
+from caspar.batch.result import STATUSES, on_host
+from caspar.batch.run import CompiledKernels, given_back
 from caspar.batch.singly import Runs, SingleSolver
 from caspar.frontend.factors.factor import Factor, refuse_constraints
 from caspar.options import (
@@ -44,6 +48,7 @@ from caspar.solver.choice.recipe import (
     value_fields,
 )
 from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.result.result import SolveStatus
 
 if TYPE_CHECKING:
     from caspar.batch.constraints.problems import BatchConstraints
@@ -103,7 +108,6 @@ class BatchSolver(Remade):
         self.precision: Precision = checked_precision(precision)
         with showing(None):
             recipe = make_recipe(self._given, precision=self.precision)
-        refuse_uncounted(recipe.factors)
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None
@@ -112,6 +116,7 @@ class BatchSolver(Remade):
         self._singly = SingleSolver(traced, self.backend, self.precision)
         self._terms = Terms(self._factors)
         self._constraints = self._made_constraints()
+        self._refused = RefusedCounts(self.backend, self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)
         self._kernels.backlog_s = time.perf_counter() - start
@@ -193,7 +198,7 @@ class BatchSolver(Remade):
                 fields=value_fields(self._nodes),
             )
             given.note_values(result.values)
-            return result
+            return self._with_refused(result, {**arrays, **result.values})
 
     def covariance(
         self,
@@ -378,6 +383,20 @@ class BatchSolver(Remade):
             return self._singly.runs(batch, bounds, options)
         kernel = self._kernels.solving(batch.shape)
         return self._kernels.run(kernel, batch, option_numbers(chosen, batch.shape))
+
+    def _with_refused(self, result: BatchResult, arrays: Mapping[str, Any]) -> BatchResult:
+        """Count the instances that are left out at the values of a result."""
+        if len(self._refused.names) == 0:
+            return result
+        batch = self._read(arrays, None, None, check=False, precision=Precision.FLOAT64)
+        num_refused, has_none = self._refused.of(batch)
+        if has_none.any():
+            codes, xp = self.backend.upload(on_host(result.status_codes)), self.backend.xp
+            is_empty = self.backend.upload(has_none)
+            codes = xp.where(is_empty, STATUSES.index(SolveStatus.NO_RESIDUALS), codes)
+            codes = given_back(codes.astype(np.int32), result.status_codes, self.backend)
+            result = replace(result, status_codes=codes)
+        return replace(result, num_refused=num_refused)
 
     def _solved_shape(self, shape: BatchShape) -> BatchShape:
         """The shape that a kernel is generated for."""

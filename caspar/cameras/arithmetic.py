@@ -14,20 +14,7 @@ import symforce.symbolic as sf
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Functions of scalars, either symbolic or arrays.
-
-    Attributes:
-        sqrt: Square root.
-        sin: Sine.
-        cos: Cosine.
-        tan: Tangent.
-        atan: Arc tangent.
-        atan2: Arc tangent of y and x.
-        floor: Greatest integer that is not greater.
-        minimum: Lesser of two.
-        absolute: Absolute value.
-        where: First value if the condition holds, else the second.
-    """
+    """Functions of scalars, either symbolic or arrays; `where` takes the first if it holds."""
 
     sqrt: Callable[[Any], Any]
     sin: Callable[[Any], Any]

@@ -9,11 +9,10 @@ import math as constants
 from collections.abc import Sequence
 from typing import Any
 
-from caspar.cameras import distortions, projections, unprojections
+from caspar.cameras import distortions, projections
 from caspar.cameras.arithmetic import Arithmetic
 from caspar.cameras.camera_model import CameraModel, Formula, InverseFormula
-from caspar.cameras.projections import Projection, fisheye, perspective, wide_fisheye
-from caspar.cameras.unprojections import Unprojection
+from caspar.cameras.projections import Projection, Unprojection, fisheye, perspective, wide_fisheye
 
 
 def _camera(
@@ -23,7 +22,6 @@ def _camera(
     projection: Projection,
     unprojection: Unprojection | None = None,
 ) -> CameraModel:
-    """Make a model of one or two focal lengths, a principal point and extra parameters."""
     names = tuple(parameters.split())
     num_focal = names.index("cx")
     return CameraModel(
@@ -99,8 +97,8 @@ _EQUIRECTANGULAR = CameraModel(
 
 _PLAIN = distortions.undistorted
 _POLYNOMIAL = distortions.polynomial
-_TO_PLANE = unprojections.from_perspective
-_TO_FISHEYE = unprojections.from_fisheye
+_TO_PLANE = projections.from_perspective
+_TO_FISHEYE = projections.from_fisheye
 _THIN_PRISM = "fx fy cx cy k1 k2 p1 p2 k3 k4 sx1 sy1"
 _ARIA = "fx fy cx cy k0 k1 k2 k3 k4 k5 p0 p1 s0 s1 s2 s3"
 
@@ -112,24 +110,21 @@ _ALL = (
     _camera("OPENCV", 4, "fx fy cx cy k1 k2 p1 p2", perspective(distortions.radial_tangential)),
     _camera("OPENCV_FISHEYE", 5, "fx fy cx cy k1 k2 k3 k4", fisheye(_POLYNOMIAL)),
     _camera(
-        "FULL_OPENCV",
-        6,
-        "fx fy cx cy k1 k2 p1 p2 k3 k4 k5 k6",
-        perspective(distortions.rational),
+        "FULL_OPENCV", 6, "fx fy cx cy k1 k2 p1 p2 k3 k4 k5 k6", perspective(distortions.rational)
     ),
     _camera(
         "FOV",
         7,
         "fx fy cx cy omega",
         perspective(distortions.field_of_view),
-        unprojections.from_field_of_view,
+        projections.from_field_of_view,
     ),
     _camera("SIMPLE_RADIAL_FISHEYE", 8, "f cx cy k", fisheye(_POLYNOMIAL)),
     _camera("RADIAL_FISHEYE", 9, "f cx cy k1 k2", fisheye(_POLYNOMIAL)),
     _camera("THIN_PRISM_FISHEYE", 10, _THIN_PRISM, fisheye(distortions.thin_prism)),
     _camera("RAD_TAN_THIN_PRISM_FISHEYE", 11, _ARIA, fisheye(distortions.aria)),
-    _camera("SIMPLE_DIVISION", 12, "f cx cy k", projections.division, unprojections.from_division),
-    _camera("DIVISION", 13, "fx fy cx cy k", projections.division, unprojections.from_division),
+    _camera("SIMPLE_DIVISION", 12, "f cx cy k", projections.division, projections.from_division),
+    _camera("DIVISION", 13, "fx fy cx cy k", projections.division, projections.from_division),
     _camera("SIMPLE_FISHEYE", 14, "f cx cy", fisheye(_PLAIN), _TO_FISHEYE),
     _camera("FISHEYE", 15, "fx fy cx cy", fisheye(_PLAIN), _TO_FISHEYE),
     _camera(
@@ -137,7 +132,7 @@ _ALL = (
         16,
         "fx fy cx cy alpha beta",
         projections.enhanced_unified,
-        unprojections.from_enhanced_unified,
+        projections.from_enhanced_unified,
     ),
     _EQUIRECTANGULAR,
     _camera("KANNALA_BRANDT", None, "fx fy cx cy k1 k2 k3 k4", wide_fisheye(_POLYNOMIAL)),
@@ -147,7 +142,7 @@ _ALL = (
         None,
         "fx fy cx cy xi alpha",
         projections.double_sphere,
-        unprojections.from_double_sphere,
+        projections.from_double_sphere,
     ),
 )
 

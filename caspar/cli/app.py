@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from caspar.cli.bal import add_bal
-from caspar.cli.cache import clear_caches, show_caches
 from caspar.cli.colmap import add_colmap, add_map
-from caspar.cli.doctor import examine
+from caspar.cli.doctor import clear_caches, examine, show_caches
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.graph import add_graph
 from caspar.cli.inspect import add_inspect
@@ -80,7 +79,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _message(error: Exception) -> str:
-    """Return the message for an error of the input or the machine."""
     if isinstance(error, CasparError) or not isinstance(error, OSError):
         return str(error) or "out of memory"
     if error.filename is not None and error.strerror is not None:

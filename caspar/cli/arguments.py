@@ -67,10 +67,7 @@ def add_report(command: argparse.ArgumentParser, drawn: str = "the scene") -> No
         "--json", type=Path, metavar="PATH", help="write status, costs and iterations"
     )
     command.add_argument(
-        "--plot",
-        type=Path,
-        metavar="PATH.png",
-        help=f"draw the cost and {drawn} (or .svg, .pdf)",
+        "--plot", type=Path, metavar="PATH.png", help=f"draw the cost and {drawn} (or .svg, .pdf)"
     )
     command.add_argument(
         "--html",

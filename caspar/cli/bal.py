@@ -97,12 +97,7 @@ def add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def solve_bal(request: argparse.Namespace) -> ExitCode:
-    """Solve a problem.
-
-    Raises:
-        CasparError: Wrong input, or a backend that is not usable.
-        OSError: The problem cannot be read.
-    """
+    """Solve a problem."""
     paths = chosen_paths(request, "json", "out", "plot", "html")
     check_suffix("--out", request.out, (*BAL_SUFFIXES, PLY_SUFFIX))
     check_plot(request.plot)
@@ -129,7 +124,6 @@ def solve_bal(request: argparse.Namespace) -> ExitCode:
 
 
 def _read(file: Path) -> BalProblem:
-    """A problem in the text form of BAL, or the registered cameras of a file of Bundler."""
     if file.name.lower().endswith(BUNDLER_SUFFIXES):
         return caspar.sfm.read_bundler(file).problem()
     return read_bal(file)
@@ -170,7 +164,6 @@ def _solve(
 
 
 def _fixed(names: Sequence[str]) -> dict[str, Any]:
-    """Return `fixed` for `caspar.Solver.solve`; what is held as a whole wins over its parts."""
     fixed: dict[str, Any] = {}
     for name in sorted(names, key=list(FIXED)[::-1].index):
         node, field, which = FIXED[name]
@@ -184,7 +177,6 @@ def _fixed(names: Sequence[str]) -> dict[str, Any]:
 def _writers(
     before: BalProblem, result: SolveResult, recording: "caspar.Recording | None", title: str
 ) -> dict[str, Callable[[Path], None]]:
-    """Return the functions that write the file of each option."""
     after = dataclasses.replace(
         before,
         cameras=np.asarray(result.values["Cam"], dtype=np.float64),

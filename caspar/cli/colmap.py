@@ -33,11 +33,11 @@ from caspar.cli.outputs import (
     check_targets,
     chosen_paths,
     finite,
+    progress_shown,
     run_solve,
     solve_report,
     write_json,
 )
-from caspar.cli.progress import progress_shown
 from caspar.errors import OptionError
 from caspar.io.bal import BalProblem
 from caspar.io.rotations import multiply
@@ -132,12 +132,7 @@ def add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def solve_colmap(request: argparse.Namespace) -> ExitCode:
-    """Adjust a model.
-
-    Raises:
-        CasparError: Wrong input, or a backend that is not usable.
-        OSError: The model cannot be read.
-    """
+    """Adjust a model."""
     _check_outputs(request)
 
     def solve(files: WrittenFiles) -> tuple[SolveResult, list[str]]:
@@ -147,10 +142,7 @@ def solve_colmap(request: argparse.Namespace) -> ExitCode:
             priors = None
             if (positions := _positions(request)) is not None:
                 priors = caspar.colmap.read_positions(
-                    positions,
-                    model,
-                    stddev=request.position_stddev,
-                    is_gps=request.gps is not None,
+                    positions, model, stddev=request.position_stddev, is_gps=request.gps is not None
                 )
         with phase("adjusting"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the report has them
@@ -176,7 +168,6 @@ def solve_colmap(request: argparse.Namespace) -> ExitCode:
 
 
 def _positions(request: argparse.Namespace) -> Path | None:
-    """The file of positions of cameras; None: none are known."""
     path: Path | None = request.positions or request.gps
     return path
 
@@ -197,7 +188,6 @@ def _options(request: argparse.Namespace) -> "caspar.colmap.BundleAdjustmentOpti
 
 
 def _check_outputs(request: argparse.Namespace) -> None:
-    """Find out now what would keep a file from being written later."""
     output = request.out
     parent = Path(os.path.abspath(output)).parent
     if output.exists() and not output.is_dir():
@@ -263,7 +253,6 @@ def _writers(
 
 
 def _scene(model: "caspar.colmap.Model") -> BalProblem:
-    """Camera centres and points, as the plot takes them."""
     images = model.images
     poses = images.cam_from_world
     turned = multiply(_HALF_TURN_ABOUT_X, poses[:, [1, 2, 3, 0]])

@@ -3,6 +3,8 @@
 Nothing here fails where something is missing: that is what it is for. The packages and the CPU
 backend are tried in a process of its own, so that a broken library cannot take the report with it.
 Where the command line itself cannot be loaded, `caspar.cli.packages` reports instead.
+
+Also here: `caspar cache`: what is kept between runs.
 """
 
 import os
@@ -17,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caspar.cli.cache import cache_text
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.packages import (
     CUPY_PACKAGES,
@@ -28,7 +29,7 @@ from caspar.cli.packages import (
     tried_program,
     versions_text,
 )
-from caspar.runtime.cache import cache_usage
+from caspar.runtime.cache import CacheUsage, cache_usage, clear_cache
 from caspar.runtime.nvidia.probe import (
     CudaDriver,
     cuda_problem,
@@ -41,6 +42,38 @@ from caspar.runtime.nvidia.probe import (
 )
 from caspar.solver.result.quantities import bytes_text, count_text
 from caspar.version import __version__, install_command
+
+
+def show_caches(console: Console) -> ExitCode:
+    """Print where the cache is and how large."""
+    console.print(cache_text(cache_usage()), markup=False, soft_wrap=True)
+    return ExitCode.SUCCESS
+
+
+def clear_caches(console: Console) -> ExitCode:
+    """Delete the cache and print what it held."""
+    before = clear_cache()
+    after = cache_usage()
+    lines = [f"deleted: {_size(before)} in {before.folder}"]
+    if after.num_others > 0:
+        lines.append(f"left alone: {count_text(after.num_others, 'file')} not written by caspar")
+    if after.num_files > 0:
+        lines = [f"not all could be deleted; left in {after.folder}: {_size(after)}"]
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+    return ExitCode.WRONG_INPUT if after.num_files > 0 else ExitCode.SUCCESS
+
+
+def cache_text(usage: CacheUsage) -> str:
+    """Describe the cache: folder, size, limit, and why it is not used if it is not."""
+    if usage.folder is None:
+        return usage.refusal
+    text = f"{usage.folder}: {_size(usage)}, of at most {bytes_text(usage.max_bytes)}"
+    return f"{text}; not used: {usage.refusal}" if usage.refusal else text
+
+
+def _size(usage: CacheUsage) -> str:
+    return f"{count_text(usage.num_files, 'file')}, {bytes_text(usage.num_bytes)}"
+
 
 _TRY_CPU = (
     "import symforce.symbolic; from caspar.runtime.cpu.backend import CpuBackend; "
@@ -172,7 +205,6 @@ def _cache(name: str, folder: Path, num_files: int, num_bytes: int) -> Finding:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return whether a folder can be written, or made where it does not exist yet."""
     existing = next(
         path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
     )
@@ -194,7 +226,6 @@ def _cuda_backend() -> Finding:
 
 
 def _on_cuda() -> list[Finding]:
-    """Describe CUDA, if it is usable: graphs that repeat the inner loop, and sparse matrices."""
     if cuda_problem() is not None:
         return []
     return [_graph_loops(), _sparse()]
@@ -219,7 +250,6 @@ def _processor() -> str:
 
 
 def _driver_version() -> str:
-    """The driver's own version, which its CUDA version does not tell."""
     try:
         text = _DRIVER_VERSION_FILE.read_text(errors="replace")
     except OSError:

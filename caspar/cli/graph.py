@@ -110,12 +110,7 @@ def add_graph(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def solve_graph(request: argparse.Namespace) -> ExitCode:
-    """Solve a graph.
-
-    Raises:
-        CasparError: Wrong input, or a backend that is not usable.
-        OSError: The graph cannot be read.
-    """
+    """Solve a graph."""
     check_suffix("--out", request.out, (*G2O_SUFFIXES, *TORO_SUFFIXES))
     check_plot(request.plot)
     check_html(request.html)
@@ -187,7 +182,6 @@ def _writers(
     summary: "caspar.pose_graph.Summary",
     recording: "caspar.Recording | None",
 ) -> dict[str, Callable[[Path], None]]:
-    """Return the functions that write the file of each option."""
     report = {
         "version": __version__,
         "problem": {name.replace(" ", "_"): count for name, count in graph.counts().items()},
@@ -225,7 +219,6 @@ def _view(
     summary: "caspar.pose_graph.Summary",
     recording: "caspar.Recording | None",
 ) -> "caspar.scene.Scene":
-    """The graph as the file has it, if the solve started elsewhere, then the solve."""
     before = {}
     if summary.start.choice is not caspar.pose_graph.Initialize.FILE:
         known = {"Pose": graph.poses, "Landmark": graph.landmarks.points}

@@ -101,14 +101,7 @@ def _add_inspect_output(command: argparse.ArgumentParser) -> None:
 
 
 def inspect_kernels(request: argparse.Namespace) -> ExitCode:
-    """Print one stage, or write its text or picture to a file.
-
-    Raises:
-        CasparError: There is no such function, kernel or stage, or what a stage needs is not
-            installed.
-        OptionError: An output cannot be written, is the input, or both are one file.
-        KeyboardInterrupt: Ctrl-C while files are written; the message says which are.
-    """
+    """Print one stage, or write its text or picture to a file."""
     paths = chosen_paths(request, "svg", "out")
     found = load_function(request.function)
     check_targets(paths.items(), [("the file of the function", _source_file(request.function))])
@@ -127,7 +120,6 @@ def inspect_kernels(request: argparse.Namespace) -> ExitCode:
 
 
 def _print(text: str) -> None:
-    """Print text as it is, tabs too; a reader may stop early (`head`), as for other commands."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -190,14 +182,10 @@ def _picture(request: argparse.Namespace, view: "caspar.inspect.View") -> str:
 
 
 def load_function(name: str) -> "caspar.Factor | caspar.Kernel":
-    """Import a factor or a kernel.
+    """Import a factor or a kernel: `module:function`, or `path/to/file.py:function`.
 
-    Args:
-        name: `module:function`, the module installed or in the working folder, or
-            `path/to/file.py:function`. A function without the decorator becomes a factor here.
-
-    Raises:
-        OptionError: There is no such module, file or function, or it is neither.
+    The module is installed or in the working folder. A function without the decorator becomes a
+    factor here. Raises an `OptionError` if there is no such thing.
     """
     place, _, function = name.rpartition(":")
     if place == "" or function == "":
@@ -222,13 +210,11 @@ def load_function(name: str) -> "caspar.Factor | caspar.Kernel":
 
 
 def _source_file(name: str) -> Path:
-    """The file that a loaded function was named by, or that its module was loaded from."""
     place = name.rpartition(":")[0]
     return Path(getattr(sys.modules.get(place), "__file__", None) or place)
 
 
 def _load(place: str) -> Any:
-    """A module by its name or its file; an error in it names its line."""
     try:
         if place.endswith(".py"):
             return _load_file(Path(place))
@@ -251,7 +237,6 @@ def _load(place: str) -> Any:
 
 
 def _load_file(path: Path) -> Any:
-    """Run a file as a module, which finds others in its folder, as a script does."""
     if not path.is_file():
         raise OptionError(f"{path}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"{path.stem}_inspected", path)

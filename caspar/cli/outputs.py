@@ -1,13 +1,19 @@
 """Run a solve of the command line: its files are checked before the long work, written after it.
 
 Once per command; writing takes as long as the file formats do.
+
+Progress is shown on standard error. A terminal shows a line that is gone afterwards, see
+`caspar.progress`; elsewhere each step of the program prints a line, and an iteration every few
+seconds.
 """
 
 import argparse
 import contextlib
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -18,17 +24,51 @@ from rich.console import Console
 
 import caspar
 from caspar.cli.exit_code import ExitCode
-from caspar.cli.progress import progress_shown
 from caspar.errors import MissingPackageError, OptionError
-from caspar.io.replace import (
-    FileTransaction,
-    Target,
-    checked_target,
-    find_target,
-    write_file,
-)
+from caspar.io.replace import FileTransaction, Target, checked_target, find_target, write_file
+from caspar.progress import has_live_output, showing
 from caspar.solver.result.report import terminal_report, text_report
 from caspar.solver.result.result import SolveResult, SolveStatus
+
+LINE_INTERVAL_S = 5.0
+"""Seconds between the lines of iterations where there is no terminal."""
+
+
+def progress_shown(console: Console, is_quiet: bool) -> AbstractContextManager[None]:
+    """Show progress in the way that suits a console."""
+    if is_quiet:
+        return showing(False)
+    return showing(None, None if has_live_output(console.file) else _Lines(console))
+
+
+class _Lines:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._depth = 0
+        self._last_s = 0.0
+
+    def begin(self, phase: str) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._print(phase)
+
+    def end(self) -> None:
+        self._depth -= 1
+
+    def iteration(self, text: Callable[[], str]) -> None:
+        if time.monotonic() - self._last_s >= LINE_INTERVAL_S:
+            self._print(text())
+
+    def hide(self) -> None:
+        """Do nothing: lines stay."""
+
+    def close(self) -> None:
+        """Do nothing: lines stay."""
+
+    def _print(self, text: str) -> None:
+        self._last_s = time.monotonic()
+        self._console.print(text, markup=False, soft_wrap=True)
+
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 HTML_SUFFIXES = (".html", ".htm")
@@ -39,11 +79,7 @@ MAX_RECORDED = 2_000_000
 
 @dataclass
 class WrittenFiles:
-    """The written and failed files of a command; filled while they are written.
-
-    Attributes:
-        failures: Files that could not be written, and why.
-    """
+    """The files that a command has written, and those it could not write, with the reason."""
 
     failures: list[tuple[Path, str]] = field(default_factory=list)
     _groups: list[tuple[FileTransaction, list[Path]]] = field(default_factory=list)
@@ -58,10 +94,8 @@ class WrittenFiles:
         """Write outputs, each a file or a folder, that appear together when all are complete.
 
         An output that cannot be written stays as it was and does not cost the others. Devices such
-        as /dev/stdout are written after the files.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C; the message says what is written and what is not.
+        as /dev/stdout are written after the files. After Ctrl-C the message says what is written
+        and what is not.
         """
         directly = [path for path in writers if _is_direct(path)]
         together = [path for path in writers if path not in directly]
@@ -121,12 +155,7 @@ def run_solve(
 ) -> ExitCode:
     """Solve with a view of the progress, print the report, and say which files are not written.
 
-    Args:
-        solve: Solves and writes the files; returns the result and the first lines of the report.
-        is_quiet: Print nothing but errors.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C; the message says what is written.
+    `solve` writes the files, and returns the result and the first lines of the report.
     """
     messages = Console(stderr=True, highlight=False)
     files = WrittenFiles()
@@ -170,24 +199,14 @@ def chosen_paths(request: argparse.Namespace, *options: str) -> dict[str, Path]:
 
 
 def check_plot(path: Path | None) -> None:
-    """Refuse an image that cannot be drawn; None: there will be none.
-
-    Raises:
-        OptionError: The suffix is no image's.
-        MissingPackageError: matplotlib is not installed.
-    """
+    """Refuse an image that cannot be drawn; None: there will be none."""
     check_suffix("--plot", path, PLOT_SUFFIXES)
     if path is not None and find_spec("matplotlib") is None:
         raise MissingPackageError("--plot", "matplotlib", "plot")
 
 
 def check_html(path: Path | None) -> None:
-    """Refuse a view that cannot be drawn; None: there will be none.
-
-    Raises:
-        OptionError: The suffix is not that of a page.
-        MissingPackageError: plotly is not installed.
-    """
+    """Refuse a view that cannot be drawn; None: there will be none."""
     check_suffix("--html", path, HTML_SUFFIXES)
     if path is not None and find_spec("plotly") is None:
         raise MissingPackageError("--html", "plotly", "view")
@@ -201,12 +220,8 @@ def recording_for(html: Path | None, num_residuals: int) -> "caspar.Recording | 
 def check_targets(outputs: Iterable[tuple[str, Path]], inputs: Iterable[tuple[str, Path]]) -> None:
     """Refuse files that cannot be written, that are an input, or that are one file.
 
-    Args:
-        outputs: The files to be written, each with the option that names it.
-        inputs: The files that are read, each with what to call it; they may be missing.
-
-    Raises:
-        OptionError: Names the option, the path and what is wrong with it.
+    Outputs come with the option that names them, inputs with what to call them; these may be
+    missing.
     """
     taken: list[tuple[Target, str]] = []
     for name, path in inputs:
@@ -260,20 +275,12 @@ def finite(number: float) -> float | None:
 
 
 def write_json(path: Path, report: dict[str, Any]) -> None:
-    """Write a report.
-
-    Raises:
-        OSError: The file cannot be written; the old one is unchanged.
-    """
+    """Write a report."""
     text = json.dumps(report, indent=2, allow_nan=False)
     write_file(path, f"{text}\n".encode())
 
 
 def check_suffix(option: str, path: Path | None, allowed: tuple[str, ...]) -> None:
-    """Refuse a path whose name does not end as its option needs.
-
-    Raises:
-        OptionError: Names the option, the path and the allowed suffixes.
-    """
+    """Refuse a path whose name does not end as its option needs."""
     if path is not None and not path.name.lower().endswith(allowed):
         raise OptionError(f"{option} {path}: the name must end in {', '.join(allowed)}")

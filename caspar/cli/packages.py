@@ -78,12 +78,7 @@ def versions_text(packages: Iterable[str]) -> tuple[str, list[str]]:
 
 @dataclass(frozen=True)
 class Tried:
-    """The outcome of a program.
-
-    Attributes:
-        works: Whether it ended well.
-        text: What it printed, or the last line of its error.
-    """
+    """Whether a program ended well, and what it printed, or the last line of its error."""
 
     works: bool
     text: str
@@ -124,21 +119,15 @@ def import_problems(missing: Collection[str]) -> list[str]:
 
 
 def report_broken(error: Exception, arguments: Sequence[str] | None = None) -> int:
-    """Say why no command can run; for `doctor` also what is installed.
+    """Say why no command can run, for `doctor` also what is installed; the exit code.
 
-    Args:
-        error: What was raised when the command line was loaded.
-        arguments: Without the program's name; None: those of the process.
-
-    Returns:
-        The exit code.
+    `error` was raised when the command line was loaded.
     """
     reason = f"{type(error).__name__}: {error}"
     given = sys.argv[1:] if arguments is None else arguments
     if list(given[:1]) != ["doctor"]:
         print(
-            f"caspar: cannot start: {reason}; caspar doctor says what is installed",
-            file=sys.stderr,
+            f"caspar: cannot start: {reason}; caspar doctor says what is installed", file=sys.stderr
         )
         return int(ExitCode.WRONG_INPUT)
     installed, missing = versions_text(PACKAGES)

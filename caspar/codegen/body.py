@@ -13,6 +13,7 @@ from caspar.ir.ops import MEMORY_OPS, Op
 from caspar.ir.program import Instruction, Program
 from caspar.memory.access import Accessor, ArgSpec
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.layout import HALF_WORDS
 
 MAX_COMMENT = 110
 """Characters of a comment that are kept."""
@@ -31,12 +32,20 @@ def comment_text(text: str) -> str:
     return printable.rstrip("\\ ")
 
 
-class BodyWriter(ABC):
-    """Writes the lines of one kernel body.
+def table_size(table: str, axis: int, dtype: DType) -> tuple[str, DType]:
+    """The text of a table's size along an axis, in both languages, and its type.
 
-    Attributes:
-        comment: What starts a comment in the language.
+    `table` is an entry of its memory, but for the place and a bracket. Sizes of tables in float16
+    are two words each.
     """
+    if dtype is not DType.FLOAT16:
+        return f"{table}{axis}]", dtype
+    low, high = (f"int({table}{HALF_WORDS * axis + word}])" for word in range(HALF_WORDS))
+    return f"({low} + {high} * 65536)", DType.INT32
+
+
+class BodyWriter(ABC):
+    """Writes the lines of one kernel body; `comment` starts a comment in the language."""
 
     comment: ClassVar[str]
 

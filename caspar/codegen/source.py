@@ -44,13 +44,10 @@ STRETCH_FIELDS = (Field("end"), Field("stretch"), Field("num_longer"))
 
 @dataclass(frozen=True)
 class Param:
-    """One parameter of a generated kernel.
+    """One parameter of a generated kernel: a name above, or a field of the argument's access.
 
-    Attributes:
-        field: What it holds: one of the names above, or a field of the argument's access.
-        arg: The argument; empty for the count.
-        dtype: Type of the array whose address is passed; None for a 32-bit integer.
-        written: Whether the kernel writes that array.
+    `arg` is empty for the count; `dtype` is that of an array whose address is passed, which may be
+    written; None for a 32-bit integer.
     """
 
     field: str
@@ -77,14 +74,9 @@ _ADDRESS = re.compile(r"(const \w+\*) const (m\d+) = ")
 class Load:
     """Lines of a kernel that load part of an item's own object, or a thread's partials.
 
-    Attributes:
-        arg: The argument.
-        vector: C type of the variable.
-        name: The variable, which the first line declares.
-        lines: As they stand in the kernel's text.
-        is_address: Whether it is no load yet, but the address of several.
-
-    Without a name it is no load, but a store of what nothing else of the kernel is needed for.
+    The first one declares the variable `name` of the C type `vector`. `is_address`: it is no load
+    yet, but the address of several. Without a name it is no load, but a store of what nothing else
+    of the kernel is needed for.
     """
 
     arg: str
@@ -132,7 +124,7 @@ takes 2.8 us in 8 blocks and 2.1 in 54 (H200)."""
 
 
 CLUSTERED_ITEMS = 384
-"""Items up to which blocks are as few as a cluster can have (`codegen.cuda.loop.barriers`), where
+"""Items up to which blocks are as few as a cluster can have (`codegen.cuda.loop.fuse`), where
 one block does not take them all. 0.7 M observations of 330 cameras, us an iteration: 24.1
 instead of 24.9 recomputed, 23.1 instead of 24.5 with float16, 29.0 instead of 30.1 stored. Where
 there is no cluster they take as long as in more blocks: 0.23 M of 257 cameras, all in one kernel,
@@ -243,11 +235,7 @@ def source_to_json(source: KernelSource) -> dict[str, Any]:
 
 
 def source_from_json(data: Mapping[str, Any]) -> KernelSource:
-    """The kernel that `source_to_json` was given.
-
-    Raises:
-        KeyError, TypeError, ValueError: The data is of something else.
-    """
+    """The kernel that `source_to_json` was given; fails on data of something else."""
     params = tuple(
         Param(field, arg, None if dtype is None else DType(dtype), written)
         for field, arg, dtype, written in data["params"]

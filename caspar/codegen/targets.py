@@ -7,26 +7,18 @@ from caspar.codegen.cpu.plain_loops import generate_cpu_convert, generate_cpu_re
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
-from caspar.memory.conversion import ConvertSpec
-from caspar.memory.dialect import Dialect
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.kernel import ConvertSpec, Dialect, KernelSpec, ReduceSpec
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
 
 
 @dataclass(frozen=True)
 class Target:
-    """A language to generate.
+    """A language to generate, named as the backend.
 
-    Attributes:
-        name: `cuda` or `cpu`, as the backend's name.
-        dialect: What decides how its kernels are made.
-        machine_stages: Stages of a kernel after its text, as `caspar inspect` names them.
-        generate: Writes a program's kernel.
-        generate_reduce: Writes the kernel that sums partials.
-        generate_convert: Writes the kernel between rows and the blocked layout.
-        with_wide_places: Rewrites a kernel for items' places with 64 bits; None: they always have.
-        costs: Prices by computing type.
+    `machine_stages` are those of a kernel after its text, as `caspar inspect` names them.
+    `generate` writes a program's kernel, `generate_reduce` the one that sums partials,
+    `generate_convert` the one between rows and the blocked layout; `with_wide_places` rewrites a
+    kernel for items' places with 64 bits, None: they always have. Prices are by computing type.
     """
 
     name: str

@@ -25,8 +25,12 @@ from caspar.colmap.mapping import (
     rotation_averaging,
 )
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
-from caspar.colmap.priors.positions_file import read_positions
-from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
+from caspar.colmap.priors.priors import (
+    IntrinsicsPrior,
+    PosePriorOptions,
+    PosePriors,
+    read_positions,
+)
 
 __all__ = [
     "NO_POINT",

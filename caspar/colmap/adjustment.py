@@ -98,24 +98,11 @@ def adjust_in_place(
     pose_prior_options: Any = None,
     known: Model | None = None,
 ) -> Summary | None:
-    """Adjust a `pycolmap.Reconstruction` between other steps of a mapper.
+    """Adjust a `pycolmap.Reconstruction` between a mapper's steps; None if nothing takes part.
 
-    Errors of points stay as they are, as in COLMAP's mappers, and no warnings are issued.
-
-    Args:
-        reconstruction: Changed if the solution is usable.
-        options: As of `bundle_adjustment`.
-        config: A `pycolmap.BundleAdjustmentConfig`.
-        pose_priors: As of `bundle_adjustment`.
-        pose_prior_options: As of `bundle_adjustment`.
-        known: What the reconstruction holds: the model of the adjustment before, if nothing has
-            changed since. None: it is read.
-
-    Returns:
-        None if no observation takes part.
-
-    Raises:
-        InputError: As `bundle_adjustment`.
+    Errors of points stay as they are, as in COLMAP's mappers, and no warnings are issued. Options
+    and priors are as of `bundle_adjustment`. `known` is what the reconstruction holds: the model of
+    the adjustment before, if nothing has changed since. None: it is read.
     """
     request = request_given(options, config, pose_priors, pose_prior_options)
     given = pycolmap_objects.model_of(reconstruction) if known is None else known

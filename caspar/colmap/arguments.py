@@ -4,7 +4,7 @@ Models, options, config and priors may be objects of caspar or of pycolmap.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,10 @@ _COUNTING_OF_PRIORS = (
 
 
 def options_of(given: Any, usual: Any = None) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
-    """Read a `pycolmap.BundleAdjustmentOptions`.
+    """Read a `pycolmap.BundleAdjustmentOptions`, and return warnings for what has no effect.
 
-    Args:
-        given: The options.
-        usual: Those of which no warning is issued; None: the defaults.
-
-    Returns:
-        The options, and a warning for those that have no effect.
-
-    Raises:
-        OptionError: It is of a version of pycolmap before 4.
+    Of options as in `usual` no warning is issued; None: the defaults. Raises an `OptionError` for
+    pycolmap before 4.
     """
     if not hasattr(given, "ceres"):
         raise OptionError("options of pycolmap before version 4 cannot be read; install pycolmap 4")
@@ -82,11 +75,7 @@ def options_of(given: Any, usual: Any = None) -> tuple[BundleAdjustmentOptions, 
 
 
 def pose_prior_options_of(given: Any) -> tuple[PosePriorOptions, tuple[str, ...]]:
-    """Read a `pycolmap.PosePriorBundleAdjustmentOptions`.
-
-    Returns:
-        The options, and a warning for those that have no effect.
-    """
+    """Read a `pycolmap.PosePriorBundleAdjustmentOptions`, with warnings for what has no effect."""
     max_error = given.alignment_ransac.max_error
     options = PosePriorOptions(
         prior_position_fallback_stddev=given.prior_position_fallback_stddev,
@@ -115,8 +104,7 @@ def config_of(given: Any) -> BundleAdjustmentConfig:
 def pose_priors_of(given: Sequence[Any]) -> PosePriors:
     """Read a list of `pycolmap.PosePrior`; those of other sensors than cameras are left out.
 
-    Raises:
-        OptionError: Positions are latitudes and longitudes.
+    Raises an `OptionError` if positions are latitudes and longitudes.
     """
     camera = SensorType.CAMERA
     priors = [one for one in given if int(one.corr_data_id.sensor_id.type) == camera]
@@ -160,11 +148,7 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def options_given(given: Any, kind: type) -> Any:
-    """Options of a class of pycolmap; None: the defaults.
-
-    Raises:
-        OptionError: They are something else.
-    """
+    """Options of a class of pycolmap; None: the defaults; else an `OptionError`."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -177,9 +161,7 @@ def options_given(given: Any, kind: type) -> Any:
 def model_given(given: Any) -> Model:
     """Read a folder or a `pycolmap.Reconstruction`; a `Model` is taken as it is.
 
-    Raises:
-        InputError: It is something else.
-        FileFormatError, OSError: The folder cannot be read.
+    Raises an `InputError` for anything else, and what reading the folder raises.
     """
     if isinstance(given, Model):
         return given
@@ -200,13 +182,24 @@ def request_given(
     pose_prior_options: Any = None,
     intrinsics_priors: Mapping[int, IntrinsicsPrior] | None = None,
 ) -> Request:
-    """Read what is asked for.
-
-    Raises:
-        InputError, OptionError: Something of another type.
-    """
-    checked, warnings = _options(options)
-    how, more = _pose_prior_options(pose_prior_options)
+    """Read what is asked for; `InputError` or `OptionError` for something of another type."""
+    checked, warnings = _given(
+        "options", options, BundleAdjustmentOptions, "BundleAdjustmentOptions", options_of
+    )
+    part, _ = _given(
+        "config",
+        config,
+        BundleAdjustmentConfig,
+        "BundleAdjustmentConfig",
+        lambda one: (config_of(one), ()),
+    )
+    how, more = _given(
+        "pose_prior_options",
+        pose_prior_options,
+        PosePriorOptions,
+        "PosePriorBundleAdjustmentOptions",
+        pose_prior_options_of,
+    )
     for number, prior in (intrinsics_priors or {}).items():
         if not isinstance(prior, IntrinsicsPrior):
             raise InputError(
@@ -215,7 +208,7 @@ def request_given(
             )
     return Request(
         options=checked,
-        config=_config(config),
+        config=part,
         pose_priors=None if pose_priors is None else _pose_priors(pose_priors),
         pose_prior_options=how,
         intrinsics_priors=dict(intrinsics_priors or {}),
@@ -223,29 +216,23 @@ def request_given(
     )
 
 
-def _options(given: Any) -> tuple[BundleAdjustmentOptions, tuple[str, ...]]:
+def _given(
+    name: str,
+    given: Any,
+    kind: type,
+    theirs: str,
+    read: Callable[[Any], tuple[Any, tuple[str, ...]]],
+) -> tuple[Any, tuple[str, ...]]:
+    """Caspar's options, those of pycolmap that are read, or the defaults; with warnings."""
     if given is None:
-        return BundleAdjustmentOptions(), ()
-    if is_pycolmap(given, "BundleAdjustmentOptions"):
-        return options_of(given)
-    if isinstance(given, BundleAdjustmentOptions):
+        return kind(), ()
+    if isinstance(given, kind):
         return given, ()
+    if is_pycolmap(given, theirs):
+        return read(given)
     raise OptionError(
-        f"options is a {type(given).__name__}; it must be a BundleAdjustmentOptions of "
-        "caspar.colmap or of pycolmap"
-    )
-
-
-def _config(given: Any) -> BundleAdjustmentConfig:
-    if given is None:
-        return BundleAdjustmentConfig()
-    if is_pycolmap(given, "BundleAdjustmentConfig"):
-        return config_of(given)
-    if isinstance(given, BundleAdjustmentConfig):
-        return given
-    raise OptionError(
-        f"config is a {type(given).__name__}; it must be a BundleAdjustmentConfig of "
-        "caspar.colmap or of pycolmap"
+        f"{name} is a {type(given).__name__}; it must be a caspar.colmap.{kind.__name__} or a "
+        f"pycolmap.{theirs}"
     )
 
 
@@ -257,17 +244,4 @@ def _pose_priors(given: Any) -> PosePriors:
     raise InputError(
         f"pose_priors is a {type(given).__name__}; it must be a caspar.colmap.PosePriors or a list "
         "of pycolmap.PosePrior"
-    )
-
-
-def _pose_prior_options(given: Any) -> tuple[PosePriorOptions, tuple[str, ...]]:
-    if given is None:
-        return PosePriorOptions(), ()
-    if is_pycolmap(given, "PosePriorBundleAdjustmentOptions"):
-        return pose_prior_options_of(given)
-    if isinstance(given, PosePriorOptions):
-        return given, ()
-    raise OptionError(
-        f"pose_prior_options is a {type(given).__name__}; it must be a "
-        "caspar.colmap.PosePriorOptions or a pycolmap.PosePriorBundleAdjustmentOptions"
     )

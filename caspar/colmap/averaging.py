@@ -91,15 +91,10 @@ def _keep_pairs_of(pose_graph: Any, reconstruction: Any, frames: set[int]) -> No
 
 
 class _Pairs:
-    """The valid pairs of images of different frames.
+    """The valid pairs of images of different frames, (m,).
 
-    Attributes:
-        frames: Their ids.
-        ids: (m,) of the pairs.
-        first: (m,) row of the first image's frame.
-        second: (m,) row of the second image's frame.
-        second_from_first: (m, 4) relative rotations of the frames, x y z w.
-        counts: (m,) matches.
+    `first` and `second` are rows of their frames, `second_from_first` relative rotations of the
+    frames, x y z w, and `counts` matches.
     """
 
     def __init__(self, pose_graph: Any, reconstruction: Any, frames: Sequence[int]) -> None:
@@ -164,7 +159,6 @@ class _Pairs:
 
 
 def _sensor_rotation(image: Any) -> Floats:
-    """Return the rotation from the rig to the image's camera: x y z w."""
     if image.is_ref_in_frame():
         return np.array([0.0, 0.0, 0.0, 1.0])
     found = image.frame.rig.sensor_from_rig(image.camera.sensor_id)
@@ -172,7 +166,6 @@ def _sensor_rotation(image: Any) -> Floats:
 
 
 def _averaged(pairs: _Pairs, options: Any, backend: BackendName | BackendChoice) -> Floats:
-    """Rotations of all frames from the world: (n, 4) x y z w."""
     is_by_matches = options.reweighting != pycolmap.RotationAveragingReweighting.UNIFORM
     weights = pairs.counts / pairs.counts.max() if is_by_matches else np.ones(len(pairs.ids))
     found = conjugate(pairs.along_a_tree())

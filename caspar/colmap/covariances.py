@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.adjust.lenses import NO_PARAMETER, lens_type
+from caspar.colmap.adjust.factors import NO_PARAMETER, lens_type
 from caspar.colmap.adjust.observations import rotation_columns
 from caspar.colmap.adjust.rig_structure import REFERENCE
 from caspar.colmap.adjust.solving import solver_for
@@ -221,7 +221,6 @@ def _frames_and_sensors(prepared: Prepared) -> tuple[Integers, Integers]:
 
 
 def _asked(nodes: Any, rows: Integers) -> Integers:
-    """Return places of rows among nodes; those that are not there are constant, or unused."""
     if nodes is None:
         return np.empty(0, np.int64)
     places: Integers = np.flatnonzero(np.isin(nodes, rows))

@@ -101,7 +101,6 @@ def _warn_of_focal_lengths(cache: Any) -> None:
 def _make_models(
     cache: Any, options: Any, models: Any, backend: BackendName | BackendChoice
 ) -> None:
-    """Make a model of the largest set of connected images, then of those that are left."""
     mapping = GlobalMapping(cache, options, backend)
     pairs = pose_graph_of(cache, options.decompose_relative_pose)
     while not pairs.empty:
@@ -132,7 +131,6 @@ def _has_pose(model: Any, image_id: int) -> bool:
 
 
 def _images_of(pose_graph: Any) -> set[int]:
-    """Images of valid pairs."""
     return {image for one in _valid_pairs(pose_graph) for image in one}
 
 
@@ -143,7 +141,6 @@ def _valid_pairs(pose_graph: Any) -> Iterator[tuple[int, int]]:
 
 
 def _copy(pose_graph: Any) -> Any:
-    """A pose graph with the valid pairs."""
     copy = pycolmap.PoseGraph()
     for one, other in _valid_pairs(pose_graph):
         copy.add_edge(one, other, pose_graph.get_edge(one, other))
@@ -188,12 +185,7 @@ def pose_graph_of(cache: Any, decomposes: bool) -> Any:
 
 
 class GlobalMapping:
-    """The making of models, one after the other.
-
-    Args:
-        cache: A `pycolmap.DatabaseCache`.
-        options: A `pycolmap.GlobalPipelineOptions`.
-    """
+    """The making of models, one after the other, from a `pycolmap.DatabaseCache`."""
 
     def __init__(self, cache: Any, options: Any, backend: BackendName | BackendChoice) -> None:
         self._cache, self._backend = cache, backend
@@ -219,11 +211,9 @@ class GlobalMapping:
         )
 
     def run(self, model: Any, pose_graph: Any) -> bool:
-        """Make a model; whether that was possible.
+        """Make a model of an empty `pycolmap.Reconstruction`; whether that was possible.
 
-        Args:
-            model: An empty `pycolmap.Reconstruction`.
-            pose_graph: A `pycolmap.PoseGraph`; pairs that prove wrong become invalid.
+        Pairs of the `pycolmap.PoseGraph` that prove wrong become invalid.
         """
         options, self._model = self._options, model
         model.load(self._cache)
@@ -256,7 +246,6 @@ class GlobalMapping:
         return True
 
     def _establish_tracks(self, pose_graph: Any) -> None:
-        """Join matches to tracks, of which those that see an image twice are left out."""
         options, model = self._options, self._model
         images = sorted(model.reg_image_ids())
         counts = [model.image(one).num_points2D() for one in images]
@@ -304,7 +293,6 @@ class GlobalMapping:
                 break
 
     def _position(self, pose_graph: Any) -> bool:
-        """Position everything, and drop what does not fit."""
         options, model = self._options, self._model
         chosen = options.get_global_positioning()
         if not position(chosen, pose_graph, model, self._backend):
@@ -386,9 +374,8 @@ class GlobalMapping:
     def _adjust(self, known: Model | None = None, **changes: Any) -> Model | None:
         """Adjust everything; the model then, or None if there was nothing or it ended badly.
 
-        Args:
-            known: What this returned, if nothing has changed since.
-            changes: Fields of the options.
+        `known` is what this returned, if nothing has changed since; `changes` are fields of the
+        options.
         """
         config = pycolmap.BundleAdjustmentConfig()
         for image_id in self._model.reg_image_ids():
@@ -433,12 +420,6 @@ class GlobalMapping:
 
 
 def _tracks(ends: NDArray[np.int64], num_keypoints: int) -> list[NDArray[np.int64]]:
-    """Keypoints that matches connect, at least two each.
-
-    Args:
-        ends: (m, 2) keypoints that match.
-        num_keypoints: Of all images.
-    """
     joined = coo_array(
         (np.ones(len(ends), bool), (ends[:, 0], ends[:, 1])), (num_keypoints, num_keypoints)
     )

@@ -138,15 +138,9 @@ def refine_everything(
 ) -> None:
     """Adjust everything, with new and merged tracks, until little changes.
 
-    Args:
-        mapper: A `pycolmap.IncrementalMapper`.
-        model: Its model.
-        triangulation: A `pycolmap.IncrementalTriangulatorOptions`.
-        limits: A `pycolmap.IncrementalMapperOptions`.
-        adjust: Adjusts everything; whether there was anything to adjust.
-        max_refinements: Adjustments at most.
-        max_change: Share of observations that change, below which it ends.
-        normalizes: Whether the model is brought to its usual place and size after each adjustment.
+    `adjust` returns whether there was anything to adjust. The end is when a share of observations
+    below `max_change` changes. With `normalizes` the model is brought to its usual place and size
+    after each adjustment.
     """
     mapper.complete_and_merge_tracks(triangulation)
     mapper.retriangulate(triangulation)
@@ -166,23 +160,14 @@ def refine_everything(
 
 
 class IncrementalMapping:
-    """One run over a database.
+    """One run over a database, with a checked `pycolmap.IncrementalPipelineOptions`.
 
-    Args:
-        database_path: With features and matches.
-        options: A checked `pycolmap.IncrementalPipelineOptions`.
-        models: A `pycolmap.ReconstructionManager`; at most one model, to go on from.
-
-    Raises:
-        InputError: There are several models to go on from, or the database cannot be read.
+    `models`, a `pycolmap.ReconstructionManager`, has one model at most, to go on from: else, or if
+    the database cannot be read, an `InputError`.
     """
 
     def __init__(
-        self,
-        database_path: Path,
-        options: Any,
-        models: Any,
-        backend: str | BackendChoice,
+        self, database_path: Path, options: Any, models: Any, backend: str | BackendChoice
     ) -> None:
         if models.size() > 1:
             raise InputError(f"input_path: it has {models.size()} models; one can be continued")
@@ -210,9 +195,7 @@ class IncrementalMapping:
         self._adjusted = 0, 0
 
     def when(
-        self,
-        has_pair: Callable[[], object] | None,
-        has_next: Callable[[], object] | None,
+        self, has_pair: Callable[[], object] | None, has_next: Callable[[], object] | None
     ) -> None:
         """Set functions to call after the first pair and after each further image."""
         pairs = (Moment.INITIAL_IMAGE_PAIR_REG_CALLBACK, has_pair)
@@ -221,11 +204,7 @@ class IncrementalMapping:
                 self._pipeline.add_callback(moment, told)
 
     def run(self) -> None:
-        """Make models, with easier conditions for a first pair where images are left.
-
-        Raises:
-            InputError: Poses of sensors in their rigs are not known.
-        """
+        """Make models, with easier conditions for a first pair where images are left."""
         if self._cache.num_images() == 0:
             return
         goes_on = self._make_models(continues=self._models.size() > 0)
@@ -249,7 +228,6 @@ class IncrementalMapping:
     # -- models ----------------------------------------------------------------------------------
 
     def _make_models(self, *, continues: bool) -> bool:
-        """Make one model after another; whether easier conditions may lead to more."""
         options = self._options
         for number in range(options.init_num_trials):
             if self._is_late():
@@ -293,7 +271,6 @@ class IncrementalMapping:
             pycolmap.align_reconstruction_to_orig_rig_scales(self._cache.rigs, self._model)
 
     def _make_model(self) -> Any:
-        """Register images until none can be; how that ended."""
         model, options = self._model, self._options
         self._check_rigs()
         if model.num_reg_frames() == 0:
@@ -333,11 +310,7 @@ class IncrementalMapping:
         self._model.write(folder)
 
     def _check_rigs(self) -> None:
-        """Refuse rigs whose sensors are nowhere.
-
-        Raises:
-            InputError: Names the rig and the sensor.
-        """
+        """Refuse rigs whose sensors are nowhere: an `InputError` with rig and sensor."""
         for rig_id in {frame.rig_id for frame in self._model.frames.values()}:
             for sensor, pose in self._model.rig(rig_id).non_ref_sensors.items():
                 if sensor.type == pycolmap.SensorType.CAMERA and pose is None:
@@ -348,7 +321,6 @@ class IncrementalMapping:
                     )
 
     def _begin_with_pair(self) -> Any:
-        """Register two images and triangulate what both see."""
         mapper, limits, options, model = self._mapper, self._limits, self._options, self._model
         pair = options.init_image_id1, options.init_image_id2
         if options.is_initial_pair_provided():
@@ -408,7 +380,6 @@ class IncrementalMapping:
         self._colour([image_id])
 
     def _images_beside(self, image_id: int) -> list[int]:
-        """The images of the same frame, itself included."""
         return [one.id for one in self._model.image(image_id).frame.image_ids]
 
     def _triangulate(self, image_id: int, triangulation: Any) -> None:
@@ -429,7 +400,6 @@ class IncrementalMapping:
     # -- adjustments -----------------------------------------------------------------------------
 
     def _refine_near(self, image_id: int) -> None:
-        """Adjust the images that share points with a new one until little changes."""
         mapper, options = self._mapper, self._options
         loss = LossFunction.SOFT_L1
         for _ in range(options.ba_local_max_refinements):
@@ -470,7 +440,6 @@ class IncrementalMapping:
         return bool(point.error == -1.0 or point.track.length() <= MAX_TRACK_LENGTH)
 
     def _config(self, images: Iterable[int]) -> Any:
-        """Some images, of which those are held that the options hold."""
         config = pycolmap.BundleAdjustmentConfig()
         for image_id in images:
             config.add_image(image_id)
@@ -501,7 +470,6 @@ class IncrementalMapping:
                 config.set_constant_cam_intrinsics(camera_id)
 
     def _refine_all(self) -> None:
-        """Adjust everything, with new and merged tracks, until little changes."""
         with phase(f"mapping: {self._mapper.num_total_reg_images()} images, adjusting all"):
             refine_everything(
                 self._mapper,
@@ -515,7 +483,6 @@ class IncrementalMapping:
             )
 
     def _adjust_all(self) -> bool:
-        """Adjust everything; whether there was anything to adjust."""
         frames = [self._model.frame(one) for one in self._model.reg_frame_ids()]
         config = self._config(image.id for frame in frames for image in frame.image_ids)
         if len(config.images) < 2:
@@ -525,7 +492,6 @@ class IncrementalMapping:
         return True
 
     def _adjust(self, config: Any, loss: LossFunction, *, is_local: bool) -> int:
-        """Adjust what takes part; how many residuals there were."""
         chosen = self._options
         if is_local:
             most, usual = chosen.ba_local_max_num_iterations, LOCAL_ITERATIONS

@@ -222,12 +222,7 @@ def is_in(wanted: Integers, ids: Integers) -> NDArray[np.bool_]:
 
 
 def rows_of(ids: Integers, wanted: Integers) -> Integers:
-    """Return the row of each id.
-
-    Args:
-        ids: (n,) ids, each once.
-        wanted: (m,) ids; each must be among them.
-    """
+    """Return the row, in (n,) ids, of each wanted id, (m,), which must be among them."""
     if len(ids) > 0 and ids.min() >= 0 and ids.max() < _DENSE * len(ids):
         table = np.empty(int(ids.max()) + 1, np.int64)
         table[ids] = np.arange(len(ids))

@@ -28,12 +28,7 @@ from caspar.colmap.model import NO_POINT, Model, owners_of, rows_of
 from caspar.colmap.pycolmap_objects import model_of
 from caspar.errors import MissingPackageError, OptionError
 from caspar.frontend.factors.factor import Factor, factor
-from caspar.frontend.markers import (
-    ConstSequential,
-    TunableSequential,
-    TunableShared,
-    TunableUnique,
-)
+from caspar.frontend.markers import ConstSequential, TunableSequential, TunableShared, TunableUnique
 from caspar.io.rotations import rotate
 from caspar.loss import Huber
 from caspar.options import BackendChoice, BackendName
@@ -166,11 +161,9 @@ def position(
 
 
 def sights_of(reconstruction: Any, min_views: int) -> Sights:
-    """Collect observations of points that enough registered images see.
+    """Collect observations of points that `min_views` registered images or more see.
 
-    Args:
-        reconstruction: A `pycolmap.Reconstruction`; positions of frames may be NaN.
-        min_views: Observations of a point.
+    Positions of the reconstruction's frames may be NaN.
     """
     model = model_of(reconstruction)
     images = model.images
@@ -255,7 +248,6 @@ def _rays(
 def _solved(
     seen: Sights, options: Any, backend: BackendName | BackendChoice
 ) -> tuple[Floats, Floats]:
-    """Centres of frames and points."""
     fixed = {}
     if not options.optimize_positions:
         fixed["Center"] = np.ones(len(seen.centers), bool)
@@ -292,7 +284,6 @@ def _solved(
 def _start(
     seen: Sights, loss_scale: float, backend: BackendName | BackendChoice
 ) -> dict[str, Floats]:
-    """Centres and points of the convex problem."""
     arrays: dict[str, Any] = {
         "Center": np.zeros_like(seen.centers),
         "Landmark": np.zeros_like(seen.xyz),

@@ -6,7 +6,6 @@ Input: a `Model` and what was asked for. Output: `Prepared`. A few passes over t
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from caspar.colmap.adjust.gauge import with_gauge
 from caspar.colmap.adjust.observations import mean_errors, observations_of, without_negative_depths
 from caspar.colmap.adjust.options import (
     BundleAdjustmentConfig,
@@ -14,31 +13,17 @@ from caspar.colmap.adjust.options import (
     Gauge,
     LossFunction,
 )
-from caspar.colmap.adjust.problem import Problem, make_problem
+from caspar.colmap.adjust.problem import Problem, make_problem, with_gauge
 from caspar.colmap.adjust.rig_structure import with_poses
 from caspar.colmap.adjust.solve_arrays import SolveArrays, Values, solve_arrays
 from caspar.colmap.model import Model
-from caspar.colmap.priors.arrays import (
-    PlacedPriors,
-    add_intrinsics_priors,
-    add_pose_priors,
-    place,
-)
+from caspar.colmap.priors.arrays import PlacedPriors, add_intrinsics_priors, add_pose_priors, place
 from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The request for an adjustment.
-
-    Attributes:
-        options: What is refined, and how.
-        config: What takes part.
-        pose_priors: None: none.
-        pose_prior_options: How they count.
-        intrinsics_priors: By ids of cameras.
-        warnings: What a user should know of the request.
-    """
+    """The request for an adjustment: what is refined and takes part, and priors."""
 
     options: BundleAdjustmentOptions
     config: BundleAdjustmentConfig
@@ -52,12 +37,8 @@ class Request:
 class Prepared:
     """A problem, and the same as a solver takes it.
 
-    Attributes:
-        problem: What takes part, where pose priors say it is.
-        parts: For the solver.
-        placed: Pose priors; None: there are none.
-        num_filtered: Observations of points behind their cameras that are left out.
-        warnings: What a user should know.
+    The problem is where pose priors say it is; `placed` are these, None without any. `num_filtered`
+    observations of points behind their cameras are left out.
     """
 
     problem: Problem
@@ -69,9 +50,7 @@ class Prepared:
     def model(self, values: Values, *, has_errors: bool = True) -> Model:
         """Return the model with other values, and with the mean errors that points then have.
 
-        Args:
-            values: After a solve.
-            has_errors: False: errors stay as they are.
+        Without `has_errors` errors stay as they are.
         """
         problem = self.problem
         frame_poses = values.frames[: len(problem.written.frame_ids)]
@@ -92,14 +71,9 @@ def prepare(
 ) -> Prepared:
     """Choose what takes part and what is constant, and add priors.
 
-    Args:
-        given: The model.
-        request: What is asked.
-        merges_views: As of `solve_arrays`; no such nodes are made if there are priors.
-        aligns: Whether the model is brought to where pose priors say it is.
-
-    Raises:
-        InputError: The model contradicts itself, or no observation takes part.
+    `merges_views` as of `solve_arrays`; no such nodes are made if there are priors. With `aligns`
+    the model is brought to where pose priors say it is. Raises an `InputError` if the model
+    contradicts itself, or no observation takes part.
     """
     options, config = request.options, request.config
     filtered = seen = observations_of(given)

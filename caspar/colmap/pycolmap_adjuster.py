@@ -62,12 +62,7 @@ class CasparPosePriorAdjuster(CasparAdjuster):
     """
 
     def __init__(
-        self,
-        options: Any,
-        prior_options: Any,
-        config: Any,
-        pose_priors: Any,
-        reconstruction: Any,
+        self, options: Any, prior_options: Any, config: Any, pose_priors: Any, reconstruction: Any
     ) -> None:
         super().__init__(options, config, reconstruction)
         self._priors = {"pose_priors": pose_priors, "pose_prior_options": prior_options}

@@ -33,12 +33,9 @@ def model_of(reconstruction: Any) -> Model:
 
 
 def update(reconstruction: Any, before: Model, after: Model) -> None:
-    """Bring a reconstruction to an adjusted model; objects that the caller holds stay valid.
+    """Bring a reconstruction of COLMAP 4 from one model to another; callers' objects stay valid.
 
-    Args:
-        reconstruction: A `pycolmap.Reconstruction` of COLMAP 4.
-        before: What it holds.
-        after: The same, with other values and perhaps fewer observations.
+    The model after has other values and perhaps fewer observations.
     """
     _delete_observations(reconstruction, before, after)
     cameras = after.cameras
@@ -88,7 +85,6 @@ def _update_poses(reconstruction: Any, after: Model) -> None:
 
 
 def _rigid(like: Any, pose: Any) -> Any:
-    """Make a `pycolmap.Rigid3d` of qw qx qy qz tx ty tz."""
     rotation = type(like.rotation)(pose[[1, 2, 3, 0]])
     return type(like)(rotation, pose[4:])
 

@@ -31,11 +31,7 @@ Function = Callable[..., Any]
 
 
 def expression_parts(expression: Any, x: str) -> tuple[Function, tuple[str, ...]]:
-    """The function of a formula, and its parameters sorted by name.
-
-    Raises:
-        InputError: It is no formula, or has no such variable.
-    """
+    """The function of a formula, and its parameters sorted by name, or an `InputError`."""
     names = {"S", "N", "E", "I", "Q", "O", "C"}  # SymPy's own objects, users' parameters here
     try:
         parsed = sympy.parse_expr(
@@ -56,8 +52,7 @@ def expression_parts(expression: Any, x: str) -> tuple[Function, tuple[str, ...]
 def lmfit_parts(model: Any, parameters: Any) -> dict[str, Any]:
     """Function, names, start values, bounds and what is held of an lmfit model.
 
-    Raises:
-        InputError: A parameter that is an expression of others, or several variables.
+    Raises an `InputError` for a parameter that is an expression of others, or several variables.
     """
     components = getattr(model, "components", [model])
     variables = {name for one in components for name in _variables(one)}
@@ -86,7 +81,6 @@ def lmfit_parts(model: Any, parameters: Any) -> dict[str, Any]:
 
 
 def _variables(model: Any) -> list[str]:
-    """Independent variables that have no default."""
     if hasattr(model, "expr"):
         return list(model.independent_vars)
     parameters = inspect.signature(model.func).parameters
@@ -96,7 +90,6 @@ def _variables(model: Any) -> list[str]:
 
 
 def _lmfit_names(model: Any) -> list[str]:
-    """Names of the parameters that the function of a model takes."""
     if hasattr(model, "expr"):
         return list(expression_parts(model.expr, model.independent_vars[0])[1])
     known = set(model.param_names)
@@ -114,7 +107,6 @@ def _lmfit_function(model: Any, names: tuple[str, ...]) -> Function:
 
 
 def _lmfit_evaluation(model: Any) -> Callable[[Any, dict[str, Any]], Any]:
-    """Return a function of x and all parameters by name."""
     if hasattr(model, "left"):
         first, second = map(_lmfit_evaluation, (model.left, model.right))
         join = model.op
@@ -135,8 +127,7 @@ def _lmfit_evaluation(model: Any) -> Callable[[Any, dict[str, Any]], Any]:
 def astropy_parts(model: Any) -> dict[str, Any]:
     """Function, names, start values, bounds and what is held of an astropy model.
 
-    Raises:
-        InputError: Tied parameters, several inputs, or a set of models.
+    Raises an `InputError` for tied parameters, several inputs, or a set of models.
     """
     if model.n_inputs != 1 or model.n_outputs != 1 or len(model) != 1:
         raise InputError(f"{type(model).__name__}: caspar.curves takes one model of one input")
@@ -162,7 +153,6 @@ def _closed(bounds: Any) -> tuple[float, float]:
 
 
 def _astropy_function(model: Any) -> Function:
-    """Return a function of x and the model's parameters, in order."""
     if not hasattr(model, "left"):
         return with_symbolic_builtins(model.evaluate)
     operators: dict[str, Function] = {

@@ -91,11 +91,7 @@ _ADVICE = (
 
 
 class NumpySymbol(np.lib.mixins.NDArrayOperatorsMixin):
-    """A symbolic number that NumPy takes.
-
-    Args:
-        expression: What it stands for.
-    """
+    """A symbolic number, an expression, that NumPy takes."""
 
     size, shape, ndim = 1, (), 0
     dtype = np.dtype(np.float64)

@@ -27,7 +27,7 @@ from caspar.frontend.symbolic.epsilon import SYMBOL, value
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 
 SECOND_ORDER_DAMPING = 1e-6
 """Damping at which the curvature along a residual is kept at 0.7 of that across it at least."""
@@ -111,13 +111,8 @@ def correction_dim(factor: TracedFactor) -> int:
 class Evaluation:
     """A factor at some values. Cost and Jacobian are added to the kernel when they are asked for.
 
-    Attributes:
-        kernel: Receives the operations.
-        factor: The factor.
-        storage: Values of the arguments, by name: (storage_dim,).
-        lowering: Lowers more expressions of the same values.
-        residual: (rows,).
-        epsilon_of: The type whose epsilon the expressions have.
+    `storage` has the values of the arguments, `lowering` lowers more expressions of these;
+    `epsilon_of` is the type whose epsilon the expressions have.
     """
 
     kernel: KernelBuilder
@@ -145,7 +140,6 @@ class Evaluation:
         return self.storage[WEIGHT][0]
 
     def _loss(self, loss: TracedLoss, square: Scalar) -> tuple[Scalar, Scalar, Scalar]:
-        """rho(s) and its first two derivatives."""
         values = {one.name: self.storage[one.source][0] for one in loss.parameters}
         return loss.lowered(self.kernel.graph, square, values, self.epsilon_of)
 
@@ -177,8 +171,7 @@ class Evaluation:
     def correction(self, residual: Sequence[Scalar]) -> "Correction | None":
         """Return the correction by weight and loss; None: they change nothing.
 
-        Args:
-            residual: (rows,) of this instance, which may be more precise than `self.residual`.
+        The residual of this instance may be more precise than `self.residual`.
         """
         factor, loss = self.factor, self.factor.loss
         if factor.is_plain:
@@ -204,7 +197,6 @@ class Evaluation:
     def _bent(
         self, loss: TracedLoss, square: Scalar, weight: Scalar
     ) -> tuple[Scalar, Scalar, Scalar]:
-        """w rho', sqrt(d) and beta."""
         _, slope, curvature = self._loss(loss, square)
         self.kernel.graph.origin = f"{self.factor.name}: weight"
         # a second derivative may be infinite at s = 0, and what does not pull has no curvature
@@ -233,14 +225,10 @@ def evaluate(
     read: Callable[[Argument], list[Scalar]],
     epsilon_of: DType,
 ) -> Evaluation:
-    """Evaluate a factor.
+    """Evaluate a factor, whose arguments are each read once.
 
-    Args:
-        kernel: Receives the operations.
-        factor: The factor.
-        read: The values of an argument: (storage_dim,). It is called once for each.
-        epsilon_of: The type whose epsilon the residual has. Kernels that have the same Jacobian in
-            different types need the same epsilon: else they differ where it counts.
+    `epsilon_of` is the type whose epsilon the residual has. Kernels that have the same Jacobian in
+    different types need the same epsilon: else they differ where it counts.
     """
     symbols = {str(SYMBOL): kernel.graph.const(value(epsilon_of))}
     storage = {}

@@ -7,8 +7,10 @@ Which kernels there are depends on the factor's form: whether one of its nodes i
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caspar.equations.factor_builder import FactorBuilder, FactorForm, SharedSums
-from caspar.equations.linearized import (
+from caspar.equations.factor_builder import (
+    FactorBuilder,
+    FactorForm,
+    SharedSums,
     add_block,
     add_gradients,
     add_linearized,

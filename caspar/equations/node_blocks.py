@@ -10,7 +10,7 @@ from caspar.frontend.factors.block_parts import block_parts
 from caspar.frontend.factors.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, total
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 
 ABSENT = 1.0 + 2.0**-23
 """Entry of D for a scalar whose entry of diag(J^T J) is zero. With a gradient of zero every number
@@ -85,11 +85,8 @@ def free_within(
 ) -> list[Scalar]:
     """Return for each component whether it moves: it is not held, nor pushed out at a bound.
 
-    Args:
-        limits: Lower and upper bounds by component; if it is held, the lower exceeds the upper one.
-        node: The type.
-        storage: Storage of a node.
-        gradient: Gradient of the cost; only its signs are used.
+    If a component is held, its lower limit exceeds the upper one. Only the signs of the gradient
+    are used.
     """
     free = []
     for component, (lower, upper) in enumerate(zip(*limits, strict=True)):
@@ -136,24 +133,13 @@ def clipped_step(
     free: Sequence[Scalar],
     diagonal: Sequence[Scalar] | None = None,
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """A step that ends at bounds where it would have gone beyond. NaN stays.
+    """A step that ends at bounds where it would have gone beyond, and FREE for another solve.
 
-    A number with little room before its bound goes there and stops no other number. If that step
-    is rejected, the next linear solve holds the number, and the next step takes it to the bound.
-
-    Args:
-        limits: As in `free_within`.
-        node: The type.
-        storage: Of a node, within its bounds.
-        step: In the tangent.
-        shortening: Below 1/2: numbers keep this share of the way to their bounds, the others go on.
-            1: the node stops where the first number with room meets its bound, so that its step
-            keeps its direction.
-        free: FREE of the node.
-        diagonal: D, where the step is in variables scaled by it.
-
-    Returns:
-        The step, and FREE for another linear solve at the same values.
+    NaN stays. A number with little room before its bound goes there and stops no other number. If
+    that step is rejected, the next linear solve holds the number, and the next step takes it to the
+    bound. `shortening` below 1/2: numbers keep this share of the way to their bounds, the others go
+    on. 1: the node stops where the first number with room meets its bound, so that its step keeps
+    its direction. `diagonal` is D, where the step is in variables scaled by it.
     """
     lengths, held = list(step), list(free)
     ends: dict[int, list[tuple[Scalar, Scalar, Scalar]]] = {}
@@ -201,15 +187,7 @@ def clamped(
     after: Sequence[Scalar],
     dtype: DType,
 ) -> list[Scalar]:
-    """The storage of a node after a step, at the bounds to the bit where rounding missed them.
-
-    Args:
-        limits: As in `free_within`.
-        node: The type.
-        before: Its storage before the step.
-        after: Its storage after the step; NaN stays.
-        dtype: In which it was computed.
-    """
+    """The storage of a node after a step, at the bounds to the bit where rounding missed them."""
     numbers, rounding = list(after), 4.0 * float(np.finfo(dtype.value).eps)
     for component, place in node.shifted_places.items():
         lower, upper = (limit[component] for limit in limits)
@@ -294,15 +272,8 @@ def node_diagonal(
 
     The share is damping / (damping + 10): 1e-4 at first, nothing near the end, and nearly all in a
     node that no step at smaller damping has helped. It is 0 where the scalar `levelling` is 0, and
-    not 1: then D is diag(J^T J), see `solver.lm.derivative_sizes`.
-
-    Args:
-        kernel: Reads `levelling`.
-        node: Knows the parts.
-        squares: diag(J^T J).
-        damping: Of the step.
-        storage: Type of the values.
-        free: What moves: D of anything else is of no use, and must not level what moves.
+    not 1: then D is diag(J^T J), `squares`, see `solver.lm.derivative_sizes`. `free` is what moves:
+    D of anything else is of no use, and must not level what moves.
     """
     if free is not None:
         squares = [moves.where(x, 0.0) for moves, x in zip(free, squares, strict=True)]
@@ -365,15 +336,10 @@ def inverse_root(
     diagonal: Sequence[Scalar] | None = None,
     free: Free = None,
 ) -> dict[tuple[int, int], Scalar]:
-    """W with W^T W = (A + damping D)^-1 of a block A, both lower triangles.
+    """W with W^T W = (A + damping D)^-1 of a block A, both lower triangles by rows.
 
-    Args:
-        dim: Rows of A.
-        dtype: Type of the Jacobian that A is the square of.
-        square: A by rows.
-        damping: More is added, as rounding demands.
-        diagonal: D; None: diag(A).
-        free: What moves: the rest of W is zero.
+    A is the square of a Jacobian of `dtype`; to the damping more is added, as rounding demands. D
+    None: diag(A). `free` is what moves: the rest of W is zero.
     """
     block = dict(zip(triangle(dim), square, strict=True))
     if diagonal is None:

@@ -47,8 +47,7 @@ from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential
 
 NODE_ROLES = (
@@ -167,16 +166,9 @@ def factorize_kernel(
     """Write `preconditioner` W, lower triangle by rows, and `diagonal` D of a block and `damping`.
 
     If blocks are scaled, D is not written. Else it is derived from `block`; that of a reduced type
-    was summed before, and its zeros are replaced in place.
-
-    Args:
-        node: The type.
-        types: Floating types.
-        eliminated: The type is eliminated.
-        reduced: Others are: W is of `reduced_block`, a block of the system that is solved.
-        scaled: Blocks are scaled.
-        masked: Components may be held: W has no rows for these.
-        bounded: Numbers have bounds.
+    was summed before, and its zeros are replaced in place. The type may be eliminated; if others
+    are, `reduced`, W is of `reduced_block`, a block of the system that is solved. `masked`:
+    components may be held, for which W has no rows; `bounded`: numbers have bounds.
     """
     dim = node.tangent_dim
     kernel = NodeBuilder(
@@ -300,10 +292,7 @@ def activate_kernel(
     reduced: bool = False,
     scaled: bool = False,
 ) -> KernelSpec:
-    """After linearisation: FREE, by `nodes`, their `gradient`, diag(J^T J) and their bounds.
-
-    Args: see `factorize_kernel`.
-    """
+    """After linearisation: FREE, by `nodes`, their `gradient`, diag(J^T J) and their bounds."""
     kernel = NodeBuilder(node, "activate", types.sums, types, eliminated=eliminated, bounded=True)
     limits = kernel.read_limits()
     assert limits is not None

@@ -16,7 +16,7 @@ from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.access import ReadAccessor, WriteAccessor
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.layout import object_scalars, row_scalars
 from caspar.memory.patterns import AddSumPartials, ReadPartials, ReadSequential, WriteSequential
 
@@ -146,6 +146,8 @@ class NodePart(Enum):
 
 def value_dtype(argument: Argument, types: Types) -> DType:
     """Type of an argument's values in memory."""
+    if argument.is_half:
+        return DType.FLOAT16
     return types.storage if argument.is_narrow else types.values
 
 
@@ -163,10 +165,6 @@ class FactorPart(Enum):
     type of storage, `<argument>__rounded`. RESIDUAL, JACOBIAN, CORRECTION: an object for each slot;
     Jacobians that are not stored have no scalars, nor have corrections of a factor without weight
     and loss.
-
-    Attributes:
-        text: What kernels call it.
-        lifetime: When its numbers are needed.
     """
 
     __hash__ = object.__hash__  # each member is there once; Enum's own hashes its name in Python
@@ -189,10 +187,7 @@ MODEL_DIM = 5
 class SolverPart(Enum):
     """The arrays that a solve has once: what steers it, and sums over all items, as partials.
 
-    Attributes:
-        text: What kernels of one item call it, which read it.
-        addend: What other kernels call it, which add to it.
-        dim: Scalars of an object.
+    Kernels of one item, which read it, call it `text`; others, which add to it, `addend`.
     """
 
     __hash__ = object.__hash__  # each member is there once; Enum's own hashes its name in Python
@@ -250,12 +245,7 @@ def has_code(entry: Scalar, code: float) -> Scalar:
 
 
 class NodeBuilder(KernelBuilder):
-    """A `KernelBuilder` whose items are the nodes of a type, that declares arguments by the table.
-
-    Args:
-        masked: Whether components of its tangents may be held.
-        few_items: Whether there may be too few nodes to fill a device.
-    """
+    """A `KernelBuilder` for the nodes of a type, that declares arguments by the table."""
 
     def __init__(
         self,

@@ -15,8 +15,7 @@ from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.accessors.sums.slots import ReadSlots
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 
 CURVATURE_KERNEL = "pcg_curvature"
@@ -122,7 +121,6 @@ def _beta(types: Types) -> KernelSpec:
 
 
 def _collect(types: Types) -> KernelSpec:
-    """Sum the partial costs and model terms of a candidate."""
     kernel = KernelBuilder("collect", DType.FLOAT64)
     _put(kernel, "cost", read_total(kernel, SolverPart.COSTS, types)[0])
     names = ("step_gradient", "step_residual", "step_damping", "step_norm", "eliminated_descent")

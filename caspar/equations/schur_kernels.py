@@ -13,8 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from caspar.equations.evaluation import evaluate
-from caspar.equations.factor_builder import FactorBuilder, FactorForm
-from caspar.equations.linearized import add_block, add_products, linearization, moved_residual
+from caspar.equations.factor_builder import (
+    FactorBuilder,
+    FactorForm,
+    add_block,
+    add_products,
+    linearization,
+    moved_residual,
+)
 from caspar.equations.node_blocks import clamped, damped_diagonal, damped_step, free_within
 from caspar.equations.parts import LIMITS, NodePart, is_free
 from caspar.frontend.factors.jacobian import Blocks, JacobianSlots, Linearization
@@ -35,14 +41,7 @@ SMALLEST_RAISED = 1e-4
 
 @dataclass(frozen=True)
 class _State:
-    """A node at some values.
-
-    Attributes:
-        storage: Its values.
-        cost: That of its factors, one number.
-        slope: Gradient of the cost by the tangent.
-        square: J^T J, as weights and losses have corrected it, lower triangle by rows.
-    """
+    """A node at some values: the cost, its gradient, and J^T J as losses have corrected it."""
 
     storage: list[Scalar]
     cost: list[Scalar]
@@ -51,7 +50,6 @@ class _State:
 
     @property
     def parts(self) -> tuple[list[Scalar], ...]:
-        """All of it."""
         return self.storage, self.cost, self.slope, self.square
 
 
@@ -60,11 +58,7 @@ def inner_kernel(
 ) -> KernelSpec:
     """Move the eliminated nodes of `candidate` by some steps of their own.
 
-    Args:
-        factor: The only factor that touches the eliminated node type.
-        types: Floating types.
-        form: How its kernels are made.
-        num_steps: Steps of each node, those that do not count included.
+    No other factor touches them. `num_steps` are of each node, those that do not count included.
     """
     kernel = FactorBuilder(factor, "inner", form, types.values, types)
     node = form.eliminated_argument.node_type
@@ -102,8 +96,6 @@ def inner_kernel(
 
 
 class _Evaluator:
-    """Evaluates a factor at other values of its eliminated node."""
-
     def __init__(self, kernel: FactorBuilder) -> None:
         self._kernel = kernel
         self._num_sums = 0
@@ -117,7 +109,6 @@ class _Evaluator:
         }
 
     def start(self) -> list[Scalar]:
-        """The candidate, for the node's leader."""
         argument, access = self._eliminated, ReadForNode(self.team)
         name, dtype = self._kernel.value_of(argument)
         return self._kernel.read(name, argument.storage_dim, dtype, access)
@@ -129,7 +120,6 @@ class _Evaluator:
         return is_free(self._of_node(NodePart.FREE)) if has_own else None
 
     def limits(self) -> list[list[Scalar]] | None:
-        """The node's lower and upper bounds, for its leader; None: it has none."""
         if not self._kernel.form.bounds_eliminated:
             return None
         return [self._of_node(part) for part in LIMITS]

@@ -10,7 +10,7 @@ from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
-from caspar.memory.dialect import Dialect
+from caspar.memory.kernel import Dialect
 from caspar.options import DEFAULT_INNER_ITERATIONS
 
 FEWER = 2
@@ -29,13 +29,9 @@ MAX_ELIMINATED_DIM = 15
 
 @dataclass(frozen=True)
 class SolverForm:
-    """The variants in which a solver's kernels are made.
+    """The variants in which a solver's kernels are made: that of each factor, and node types.
 
-    Attributes:
-        factors: The form of each factor, by its name.
-        eliminated: Names of the eliminated node types.
-        masked: Names of the node types of which components may be held.
-        bounded: Names of those among them that have bounds.
+    Types may be eliminated, `masked` if components may be held, and `bounded` among these.
     """
 
     factors: Mapping[str, FactorForm]
@@ -96,7 +92,6 @@ def eliminable_types(
 
 
 def _in_order(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> tuple[NodeType, ...]:
-    """Return the types that can be eliminated, the first ones before the others."""
     chosen: list[NodeType] = []
     for node in nodes:
         if len(chosen) + 1 == len(nodes) or not _stands_alone(factors, node):
@@ -157,16 +152,10 @@ def solver_form(
     masked: Sequence[str] = (),
     bounded: Sequence[str] = (),
 ) -> SolverForm:
-    """The forms of all factors.
+    """The forms of all factors; with nothing eliminated, for the full normal equations.
 
-    Args:
-        factors: Traced factors.
-        eliminated: The node types to eliminate; none: the full normal equations.
-        sums: How sums over shared nodes are taken.
-        jacobian: Where Jacobians are between linearisation and product.
-        inner_iterations: Steps that eliminated nodes take by themselves after each common one.
-        masked: Names of the node types of which components may be held.
-        bounded: Names of those among them that have bounds.
+    `inner_iterations` are steps that eliminated nodes take by themselves after each common one.
+    Components of `masked` types may be held; those of them with bounds are `bounded`.
     """
     names = {node.name for node in eliminated}
     arguments = {factor.name: next(iter(_touched(factor, names)), None) for factor in factors}

@@ -15,22 +15,14 @@ from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.names import ROUNDED_VALUE, kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
-from caspar.memory.conversion import ConvertSpec, Direction
-from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel import ConvertSpec, Direction, KernelSpec
 from caspar.memory.layout import rows_are_blocked
 
 
 def kernel_specs(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    types: Types,
-    form: SolverForm,
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
 ) -> tuple[list[KernelSpec], dict[str, int]]:
-    """The kernels of a solver that compute, before compilation.
-
-    Returns:
-        The kernels, and by the factor's name each factor's stored Jacobian entries.
-    """
+    """The kernels of a solver that compute, and each factor's stored Jacobian entries, by name."""
     specs: list[KernelSpec] = []
     jacobian_dims = {}
     for factor in factors:

@@ -166,7 +166,6 @@ def _error(
 def _state(
     end: str, state: NodeChoice | tuple[NodeChoice, NodeChoice]
 ) -> tuple[Argument, Argument]:
-    """Pose and velocity at one end."""
     if isinstance(state, tuple):
         pose, velocity = state
     elif isinstance(state, Part) or not {"pose", "velocity"} <= set(_fields(state)):
@@ -334,11 +333,7 @@ def preintegrate(
 
 
 def preintegrate_steps(
-    gyro: Any,
-    accel: Any,
-    step_s: Any,
-    noise: ImuNoise,
-    bias: Any = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    gyro: Any, accel: Any, step_s: Any, noise: ImuNoise, bias: Any = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 ) -> Preintegration:
     """Sum up readings that each hold for a step.
 
@@ -391,7 +386,6 @@ class _Sums:
 
     @staticmethod
     def zero(count: int) -> "_Sums":
-        """Sums before the first sample."""
         zeros = np.zeros
         return _Sums(
             np.tile(np.eye(3), (count, 1, 1)),
@@ -461,7 +455,6 @@ def _check_times(times: Array, keyframes: Array, readings: Array) -> None:
 
 
 def _cross_matrices(vectors: Array) -> Array:
-    """(n, 3, 3): [v] such that [v] w = v x w."""
     x, y, z = vectors.T
     zero = np.zeros_like(x)
     return np.stack([zero, -z, y, z, zero, -x, -y, x, zero], axis=1).reshape(-1, 3, 3)

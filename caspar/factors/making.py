@@ -88,13 +88,7 @@ def part(node: Any, view: str | Callable[[Any], Any], argument: str | None = Non
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a factor of the library.
-
-    Attributes:
-        name: Its name.
-        type: What it is: for a node what the user chose.
-        marker: How instances of the factor map to values, unless the user says otherwise.
-    """
+    """An argument of a factor of the library: its type, which the user chose for a node."""
 
     name: str
     type: Any
@@ -103,13 +97,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices that every function of the library offers.
-
-    Attributes:
-        name: The factor's name; its arrays are passed under it.
-        noise: See `Noise`.
-        markers: See `Markers`.
-    """
+    """The choices that every function of the library offers: see `Noise` and `Markers`."""
 
     name: str
     noise: NoiseChoice
@@ -155,11 +143,7 @@ def kind_of(choice: NodeChoice) -> Any:
 
 
 def check_kind(factor: str, argument: str, choice: NodeChoice, allowed: Sequence[Any]) -> Any:
-    """The class of what a factor sees of a node, if the factor can use it.
-
-    Raises:
-        FactorError: It is of another class.
-    """
+    """The class of what a factor sees of a node, if the factor can use it, or a `FactorError`."""
     kind = kind_of(choice)
     if kind not in allowed:
         # SymForce calls its vectors Matrix31, users sf.V3
@@ -243,22 +227,12 @@ def library(maker: Callable[_Arguments, Factor]) -> Callable[_Arguments, Factor]
 
 
 def make_factor(
-    error: Callable[..., Sequence[Any]],
-    dim: int,
-    arguments: Sequence[Argument],
-    choices: Choices,
+    error: Callable[..., Sequence[Any]], dim: int, arguments: Sequence[Argument], choices: Choices
 ) -> Factor:
-    """Make a factor.
+    """Make a factor of an error, whose `dim` rows are not whitened and take arguments by name.
 
-    Args:
-        error: The rows of the error, not whitened; takes the arguments by name.
-        dim: How many rows.
-        arguments: Without noise.
-        choices: Of the user.
-
-    Raises:
-        FactorError: A marker is for an argument that does not exist, or is not a marker.
-        OptionError: There is no such noise.
+    Raises a `FactorError` if a marker is for no argument or is none, an `OptionError` if there is
+    no such noise.
     """
     noise = choice(Noise, "noise", choices.noise)
     noise_is = noise_argument(noise, dim)
@@ -286,7 +260,6 @@ def make_factor(
 
 
 def _seen(argument: Argument, values: Mapping[str, Any]) -> Any:
-    """Return what the error sees of the values of a factor's arguments."""
     value = values[_source(argument)]
     return argument.type.of(value) if isinstance(argument.type, Part) else value
 
@@ -299,7 +272,6 @@ def _source(argument: Argument) -> str:
 
 
 def _annotations(arguments: Sequence[Argument], choices: Choices) -> dict[str, Any]:
-    """Types and markers by the names of a factor's arguments."""
     annotations: dict[str, Any] = {}
     for one in arguments:
         declared = one.type.node if isinstance(one.type, Part) else one.type

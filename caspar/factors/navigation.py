@@ -276,12 +276,7 @@ def constant_velocity(
         """Return the position, less the one to which the velocity leads."""
         return list(position(b) - position(a) - velocity * duration[0])
 
-    arguments = (
-        node("a", a),
-        node("b", end),
-        node("velocity", velocity),
-        each("duration", sf.V1),
-    )
+    arguments = (node("a", a), node("b", end), node("velocity", velocity), each("duration", sf.V1))
     return make_factor(error, dim, arguments, Choices(name, noise, markers))
 
 

@@ -154,12 +154,7 @@ def bearing_range(
         apart = length(position(point) - pose.t) - distance[0]
         return [*direction(pose=pose, point=point, **measured), apart]
 
-    arguments = (
-        node("pose", pose),
-        node("point", point),
-        _measured(dim),
-        each("distance", sf.V1),
-    )
+    arguments = (node("pose", pose), node("point", point), _measured(dim), each("distance", sf.V1))
     return make_factor(error, dim, arguments, Choices(name, noise, markers))
 
 
@@ -238,10 +233,7 @@ def _same_space(factor: str, choices: dict[str, NodeChoice]) -> int:
     for name, other in others:
         # a point in the plane is not seen from a pose in space
         check_kind(
-            factor,
-            name,
-            choices[name],
-            (sf.V2, sf.Pose2) if dim == 2 else (sf.V3, sf.Pose3),
+            factor, name, choices[name], (sf.V2, sf.Pose2) if dim == 2 else (sf.V3, sf.Pose3)
         )
         assert other == dim, first
     return dim

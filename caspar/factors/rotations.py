@@ -38,9 +38,6 @@ def rotation_vector(rotation: Any) -> list[Any]:
 
     At an angle of pi, where the axis may as well point the other way, the vector jumps to its
     negative; values and derivatives on both sides are finite.
-
-    Args:
-        rotation: An `sf.Rot2` or `sf.Rot3`.
     """
     if isinstance(rotation, sf.Rot2):
         return [sf.atan2(rotation.z.imag, rotation.z.real, epsilon=0)]
@@ -56,9 +53,6 @@ def pose_logarithm(pose: Any) -> list[Any]:
     With angle a, axis n and h = a/2 cot(a/2), the inverse of the left Jacobian takes the
     translation t to h t - a/2 n x t + (1 - h) n (n . t) (Sola, Deray, Atchuthan, *A micro Lie
     theory*, 2018, equations 146 and 158).
-
-    Args:
-        pose: An `sf.Pose2` or `sf.Pose3`.
     """
     turn, t = rotation_vector(pose.R), pose.t
     if isinstance(pose, sf.Pose2):
@@ -80,11 +74,7 @@ def _rest_of_cotangent(square: Any, far: Any) -> Any:
     """Return (1 - h) / x for h = a/2 cot(a/2) and x = sin(a/2)^2; 1/3 at an angle of zero.
 
     The series is sum_k b_k x^k with b_0 = 1/3 and b_k = b_(k-1) 2k / (2k + 3), from that of
-    arcsin(z) / sqrt(1 - z^2).
-
-    Args:
-        square: x.
-        far: h, used if x is not small.
+    arcsin(z) / sqrt(1 - z^2). `far` is h, used if x is not small.
     """
     coefficients = [sf.S(1) / 3]
     for k in range(1, _SERIES_TERMS):
@@ -99,15 +89,10 @@ def _rest_of_cotangent(square: Any, far: Any) -> Any:
 def transform_error(expected: Any, found: Any, chart: Chart = Chart.PRODUCT) -> list[Any]:
     """Return how a pose differs from another one, in the axes of the other one's body.
 
-    Args:
-        expected: An `sf.Pose2` or `sf.Pose3`, a rotation, a `Sim3` or an `SL4`.
-        found: The same.
-        chart: What is taken of expected^-1 found.
-
-    Returns:
-        The rotation vector of expected^-1 found, then its translation or, with the logarithm, the
-        linear velocity; of rotations the first only. Of similarities the logarithm of the scale
-        comes last; of projective transformations the step from the identity.
+    Also rotations, a `Sim3` and an `SL4`. The rows are the rotation vector of expected^-1 found,
+    then its translation or, with the logarithm, the linear velocity; of rotations the first only.
+    Of similarities the logarithm of the scale comes last; of projective transformations the step
+    from the identity.
     """
     difference = expected.inverse() * found
     if isinstance(difference, SL4):
@@ -125,13 +110,9 @@ def step_between(start: Any, end: Any, chart: Chart = Chart.PRODUCT) -> list[Any
     """The step that takes one value to another, in the order and axes of a solver's steps.
 
     Rotations: rotation vector of start^-1 end. Poses: that, then the difference of translations in
-    the axes in which they are stored. Vectors: end - start. Directions: see `direction_error`.
-    Dataclasses: field by field.
-
-    Args:
-        start: A value of any type with a tangent space made of these.
-        end: Another one.
-        chart: With `LOGARITHM` poses give the logarithm of start^-1 end, in the axes of the start.
+    the axes in which they are stored; with `LOGARITHM` the logarithm of start^-1 end, in the axes
+    of the start. Vectors: end - start. Directions: see `direction_error`. Dataclasses: field by
+    field.
     """
     if isinstance(start, sf.Pose2 | sf.Pose3):
         if chart is Chart.LOGARITHM:
@@ -159,9 +140,6 @@ def tangent_basis(direction: Any) -> tuple[Any, Any]:
 
     Duff et al., *Building an Orthonormal Basis, Revisited*, JCGT 2017: no division by zero
     anywhere, one jump at z = 0 from below.
-
-    Args:
-        direction: (3,) unit vector.
     """
     x, y, z = direction
     sign = sf.sign_no_zero(z)
@@ -175,11 +153,7 @@ def direction_error(expected: Any, found: Any) -> list[Any]:
     """The turn from one direction to another: angles along two directions across the first.
 
     Its length is the angle between them, 0 to pi. Zero, with derivative zero, where `found` is a
-    vector of length zero.
-
-    Args:
-        expected: (3,) unit vector.
-        found: (3,) vector of any length.
+    vector of length zero; else it may have any length.
     """
     square = found.squared_norm()
     unit = found / sf.sqrt(square + sf.epsilon() ** 2)
@@ -193,11 +167,8 @@ def direction_error(expected: Any, found: Any) -> list[Any]:
 def angle_error(angle: Any, found: Any) -> Any:
     """The angle from a measured direction in the plane to another one, from -pi to pi.
 
-    Zero, with derivative zero, where `found` is a vector of length zero.
-
-    Args:
-        angle: The measured direction, counterclockwise from x, in radians.
-        found: (2,) vector of any length.
+    Zero, with derivative zero, where `found` is a vector of length zero. The measured one is
+    counterclockwise from x, in radians.
     """
     x, y = found
     cosine, sine = sf.cos(angle), sf.sin(angle)
@@ -211,32 +182,18 @@ def _if_apart(square: Any, value: Any) -> Any:
 
 
 def length(vector: Any) -> Any:
-    """The length of a vector; where it is zero, its derivative is zero too.
-
-    Args:
-        vector: A column vector.
-    """
+    """The length of a column vector; where it is zero, its derivative is zero too."""
     return sf.sqrt(vector.squared_norm() + sf.epsilon() ** 2)
 
 
 def rotated_covariance(rotation: Any, covariance: Any) -> Any:
-    """R C R^T.
-
-    Args:
-        rotation: An `sf.Rot2` or `sf.Rot3`.
-        covariance: The matrix C.
-    """
+    """R C R^T of an `sf.Rot2` or `sf.Rot3` and a matrix C."""
     matrix = rotation.to_rotation_matrix()
     return matrix * covariance * matrix.transpose()
 
 
 def whitened_by_covariance(error: Any, covariance: Any) -> list[Any]:
-    """L^-1 e, where L L^T is a covariance (Cholesky): the squares sum to e^T C^-1 e.
-
-    Args:
-        error: (n,) rows.
-        covariance: (n, n), positive definite.
-    """
+    """L^-1 e, where L L^T is a covariance (Cholesky): the squares sum to e^T C^-1 e."""
     size = covariance.shape[0]
     lower: list[list[Any]] = []
     rows: list[Any] = []

@@ -19,6 +19,7 @@ from symforce.ops.interfaces import Storage
 from caspar.errors import FactorError, InputError
 from caspar.frontend.markers import Table
 from caspar.frontend.symbolic.lookups import Border, Lookup, Method
+from caspar.memory.layout import HALF_WORDS
 
 MAX_DIMS = 3
 MAX_NUMBERS = 2**31 - 1
@@ -42,6 +43,9 @@ class Grid(Storage, Table):
         border: What samples outside the table are: `"clamp"`, the nearest sample, or `"zero"`.
             With `"refuse"` an instance with a place outside the table is left out: its residual and
             derivatives are 0. A remark of the result tells how many are.
+        dtype: What tables are kept in: None, the type that is computed in, or `"float16"`, which
+            takes half the memory of float32; numbers are rounded to it when they are passed, and
+            widened when they are looked up.
 
     In a factor the argument is `ConstUnique` (one table, an array of shape (h, w) for 2 axes) or
     `ConstIndexed` (`{"values": (k, h, w), "index": (m,)}`). In a kernel it is `ReadUnique`
@@ -83,6 +87,7 @@ class Grid(Storage, Table):
         channels: int | None = None,
         method: str | None = None,
         border: str | None = None,
+        dtype: str | None = None,
     ) -> None:
         """Check what the tables of a class are; what is left out is inherited."""
         super().__init_subclass__()
@@ -91,6 +96,10 @@ class Grid(Storage, Table):
         cls.method = cls.method if method is None else _choice(cls, "method", Method, method)
         cls.border = cls.border if border is None else _choice(cls, "border", Border, border)
         cls.refuses = cls.border is Border.REFUSE
+        if dtype is not None:
+            if dtype != "float16":
+                raise FactorError(f"class {cls.__name__}: dtype={dtype!r}; allowed is 'float16'")
+            cls.is_half = True
         if type(cls.dims) is not int or not 1 <= cls.dims <= MAX_DIMS:
             raise FactorError(
                 f"class {cls.__name__}: dims={cls.dims!r}; a table has 1 to {MAX_DIMS} axes, write "
@@ -159,13 +168,15 @@ class Grid(Storage, Table):
         Args:
             values: One table (axes, channels if there are several), or several of one size, with
                 an axis for their number in front.
-            dtype: Floating type of the result; None: that of `values`, float64 of integers.
+            dtype: Floating type of the result; None: that of `values`, float64 of integers. Tables
+                of a class in float16 are always uint16, its bits.
 
         Returns:
             (k, numbers of a table with its sizes); one table is k = 1.
 
         Raises:
-            InputError: The shape does not fit the class, or a table is empty or too large.
+            InputError: The shape does not fit the class, a table is empty or too large, or a number
+                is too large for float16.
         """
         array = np.asarray(values)
         if array.dtype.kind not in "fiu":
@@ -187,16 +198,42 @@ class Grid(Storage, Table):
             )
         kept = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
         flat = several.reshape(len(several), int(np.prod(several.shape[1:])))
-        length = cls.dims + flat.shape[1]
-        memory = np.empty((len(several), length), kept if dtype is None else dtype)
-        if memory.size > MAX_NUMBERS:
+        first = cls.first_number()
+        num_numbers = len(several) * (first + flat.shape[1])
+        if num_numbers > MAX_NUMBERS:
             raise InputError(
-                f"{cls.__name__}: {memory.size:,} numbers; all tables of an argument have "
+                f"{cls.__name__}: {num_numbers:,} numbers; all tables of an argument have "
                 f"{MAX_NUMBERS:,} at most"
             )
-        memory[:, : cls.dims] = sizes
-        memory[:, cls.dims :] = flat
+        header = list(sizes)
+        if cls.is_half:
+            dtype = np.uint16
+            header = [word for size in sizes for word in (size & 0xFFFF, size >> 16)]
+            flat = cls._halves(flat).view(np.uint16)
+        memory = np.empty((len(several), first + flat.shape[1]), kept if dtype is None else dtype)
+        memory[:, :first] = header
+        memory[:, first:] = flat
         return memory
+
+    @classmethod
+    def _halves(cls, numbers: NDArray[Any]) -> NDArray[np.float16]:
+        with np.errstate(over="ignore"):
+            halves: NDArray[np.float16] = np.ascontiguousarray(numbers, np.float16)
+        is_lost = np.isinf(halves) & np.isfinite(numbers)
+        if is_lost.any():
+            raise InputError(
+                f"{cls.__name__}: {numbers[is_lost][0]:g} is too large for dtype='float16', whose "
+                f"largest number is {float(np.finfo(np.float16).max):,.0f}; scale the table"
+            )
+        return halves
+
+    @classmethod
+    def sizes(cls, memory: NDArray[Any]) -> list[int]:
+        """Samples along the axes of the table that a memory, (n,), begins with."""
+        header = memory[: cls.first_number()]
+        if not cls.is_half:
+            return [int(size) for size in header]
+        return [int(low) | int(high) << 16 for low, high in header.reshape(-1, HALF_WORDS)]
 
     @classmethod
     def split(cls, memory: NDArray[Any], starts: Sequence[int]) -> NDArray[Any]:
@@ -209,15 +246,16 @@ class Grid(Storage, Table):
         Returns:
             (k, numbers of a table with its sizes).
         """
-        length = cls.dims + math.prod(map(int, memory[: cls.dims])) * cls.channels
+        length = cls.first_number() + math.prod(cls.sizes(memory)) * cls.channels
         return memory[np.asarray(starts)[:, None] + np.arange(length)]
 
     @classmethod
     def unpacked(cls, memory: NDArray[Any]) -> NDArray[Any]:
         """The tables of what `packed` has made, with an axis for their number in front."""
-        sizes = map(int, memory[0, : cls.dims])
         channels = (cls.channels,) if cls.channels > 1 else ()
-        return memory[:, cls.dims :].reshape(len(memory), *sizes, *channels)
+        numbers = np.ascontiguousarray(memory[:, cls.first_number() :])
+        numbers = numbers.view(np.float16) if cls.is_half else numbers
+        return numbers.reshape(len(memory), *cls.sizes(memory[0]), *channels)
 
     @classmethod
     def coefficients(cls, samples: Any) -> NDArray[np.float64]:

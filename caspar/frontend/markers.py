@@ -9,6 +9,8 @@ import math
 from typing import Any, ClassVar, Generic, TypeVar
 
 from caspar.errors import FactorError
+from caspar.ir.dtype import DType
+from caspar.memory.layout import first_number
 
 T = TypeVar("T")
 
@@ -196,11 +198,18 @@ class Table:
         dims: Axes of a table.
         channels: Numbers of a sample.
         refuses: Whether instances are left out that look up outside of their table.
+        is_half: Whether the memory of tables is float16, held by uint16 arrays as its bits.
     """
 
     dims: ClassVar[int]
     channels: ClassVar[int]
     refuses: ClassVar[bool] = False
+    is_half: ClassVar[bool] = False
+
+    @classmethod
+    def first_number(cls) -> int:
+        """Where the numbers of a table begin in its memory: behind the sizes of its axes."""
+        return first_number(cls.dims, DType.FLOAT16 if cls.is_half else DType.FLOAT64)
 
     @classmethod
     def packed(cls, values: Any, dtype: Any = None) -> Any:
@@ -210,6 +219,11 @@ class Table:
     @classmethod
     def split(cls, memory: Any, starts: Any) -> Any:
         """Some tables of a memory, see `caspar.Grid.split`."""
+        raise NotImplementedError
+
+    @classmethod
+    def sizes(cls, memory: Any) -> list[int]:
+        """Samples along the axes of a table, see `caspar.Grid.sizes`."""
         raise NotImplementedError
 
     @classmethod

@@ -19,11 +19,7 @@ MAX_NAMED = 4
 def naming_owners(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], otherwise: str = ""
 ) -> Iterator[None]:
-    """Refusals of kernels in the body name the factor or the node type.
-
-    Raises:
-        SizeError: In the place of one that names a kernel.
-    """
+    """Have a `SizeError` that names a kernel in the body name the factor or the node type."""
     try:
         yield
     except SizeError as error:

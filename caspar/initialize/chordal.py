@@ -19,8 +19,7 @@ from scipy.spatial.transform import Rotation
 
 from caspar.errors import InputError
 from caspar.io.graphs.chained import with_plain_edges
-from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.io.graphs.pose_graph import PoseGraph, PoseGraphKind
 from caspar.io.rotations import FloatArray
 
 _LEAST_SHARE = 1e-12

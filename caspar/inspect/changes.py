@@ -36,8 +36,6 @@ _PIECEWISE = (Op.ABS, Op.SIGN, Op.COPYSIGN, Op.FLOOR, Op.MIN, Op.MAX, Op.SELECT)
 
 @dataclass(frozen=True)
 class _Keyed:
-    """A graph with the keys of its values, and of its calls: the same op on the same values."""
-
     graph: Graph
     values: tuple[_Key, ...]
     calls: tuple[_Key, ...]
@@ -103,7 +101,6 @@ def _made(call: Call, keys: tuple[_Key, ...]) -> _Key:
 
 
 def _line(call: Call, graph: Graph, names: Sequence[int]) -> str:
-    """A call with its literals, and names for its values."""
     producers = [graph.call_of(value) for value in call.operands]
     operands = (
         made.data if isinstance(made.data, float) else f"v{names[value]}"
@@ -138,7 +135,6 @@ def _key(op: Op, number: NDArray[np.float64], call: _Key) -> _Key:
 
 
 def _evaluate(call: Call, operands: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """Return the results of a call for each of the inputs."""
     if call.op is Op.STORE:
         return []
     if call.op is Op.CONST:

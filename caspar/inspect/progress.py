@@ -22,12 +22,10 @@ _PRODUCTS = (Op.MUL, Op.NMUL)
 
 @dataclass(frozen=True)
 class StepPart:
-    """The calls of a graph that a step works on.
+    """The calls of a graph that a step works on; it advances the result of the first one.
 
-    Attributes:
-        calls: Indices of the calls it works on; the first is the one whose result it advances, the
-            others are products and negations that have no step of their own.
-        contributed: Operands of that call it takes, if it is a sum or product.
+    The others are products and negations that have no step of their own; `contributed` are the
+    operands that a sum or product takes.
     """
 
     calls: tuple[int, ...]
@@ -120,7 +118,6 @@ class _Finder:
         return tuple(sorted(read))
 
     def _virtual_calls(self, value: int) -> list[int]:
-        """The calls that make a value and what is read for it, if they have no steps."""
         if value in self._made:
             return []
         operands = self._graph.call_of(value).operands
@@ -149,14 +146,7 @@ class ValueState(Enum):
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a graph after some steps.
-
-    Attributes:
-        graph: What was scheduled.
-        schedule: Its steps.
-        program: The same steps on registers.
-        num_done: Steps that are done.
-    """
+    """The state of a graph after `num_done` steps of its schedule, with its registers."""
 
     graph: Graph
     schedule: Schedule

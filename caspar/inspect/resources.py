@@ -170,7 +170,6 @@ def block_sizes_text(occupancies: Mapping[int, Occupancy]) -> str:
 
 
 def _kinds(sass: SassKernel) -> Table:
-    """Instructions by kind and region; kinds that do not occur are left out."""
     table = _table("instructions", *(region.value for region in Region))
     counts = [sass.counts([region]) for region in Region]
     for kind in KINDS:

@@ -30,8 +30,8 @@ from caspar.ir.program import Program
 from caspar.memory.kernel import KernelSpec
 from caspar.passes.pipeline import GRAPH_STAGES, StageResult, compile_graph
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source
+from caspar.runtime.nvidia.occupancy import KernelUsage, kernel_usage
 from caspar.runtime.nvidia.sass import SassKernel, disassemble
-from caspar.runtime.nvidia.usage import KernelUsage, kernel_usage
 
 View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView
 """The view of a stage; its class depends on the kind of the stage."""
@@ -65,7 +65,6 @@ def _middle_view(
 
 
 def _changes(results: _Results, stage: str) -> str:
-    """The calls that a pass took away, and those that it put in."""
     before, after = (results[_GRAPHS[_GRAPHS.index(stage) - past]] for past in (1, 0))
     assert isinstance(before, Graph)
     assert isinstance(after, Graph)
@@ -308,8 +307,7 @@ class ProgramInspection:
     def stage(self, name: str) -> GraphView | ScheduleView | ProgramView:
         """The program at one stage: `graph`, after a pass, `schedule`, or on registers: `program`.
 
-        Raises:
-            OptionError: There is no such stage.
+        Raises an `OptionError` if there is no such stage.
         """
         if name not in _MIDDLE:
             raise OptionError(f"stage={name!r}: the stages are {', '.join(_MIDDLE)}")

@@ -54,7 +54,6 @@ class DataTable(Shown):
         return plain_text(table)
 
     def _repr_html_(self) -> str:
-        """A row for the head and one for each of the others."""
         lines = [self._html_row("th", self.columns)]
         lines += [self._html_row("td", row) for row in self.rows]
         return f"<table>{''.join(lines)}</table>"
@@ -91,7 +90,6 @@ class FactTable(Shown):
         return plain_text(self.renderable())
 
     def _repr_html_(self) -> str:
-        """A row for each."""
         cells = (
             f'<tr><th style="text-align:left">{escape(name)}</th>'
             f'<td style="text-align:left">{escape(text)}</td></tr>'

@@ -233,8 +233,6 @@ def write_bal(path: FilePath, problem: BalProblem) -> None:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The layout of the numbers that follow the header."""
-
     num_cameras: int
     num_points: int
     num_observations: int
@@ -252,7 +250,6 @@ class _Layout:
         return self.points_start + len(_POINT_NAMES) * self.num_points
 
     def name_of(self, index: int) -> str:
-        """Say in words what the number at a place (from 0, behind the header) stands for."""
         for what, start, names in (
             ("point", self.points_start, _POINT_NAMES),
             ("camera", self.cameras_start, _CAMERA_NAMES),
@@ -265,7 +262,6 @@ class _Layout:
 
 
 def _read_header(line: bytes, path: str) -> _Layout:
-    """Parse the first line."""
     wanted = f"the first line must hold three positive integers: {' '.join(_HEADER_NAMES)}"
     tokens = line.split()
     if not line:
@@ -294,7 +290,6 @@ def _read_header(line: bytes, path: str) -> _Layout:
 
 
 def _check_run(run: NumberRun, start: int, layout: _Layout, path: str) -> None:
-    """Check that a run, which begins `start` places behind the header, is numbers and not more."""
     found = start + len(run.values)
     if found > layout.num_numbers or (found == layout.num_numbers and run.stray is not None):
         raise FileFormatError(
@@ -310,7 +305,6 @@ def _check_run(run: NumberRun, start: int, layout: _Layout, path: str) -> None:
 
 
 def _wrong_value(run: NumberRun, start: int, layout: _Layout) -> str | None:
-    """Name the first number of a run that may not stand in its place."""
     is_good = np.isfinite(run.values) & _are_in_range(run.values, start, layout)
     if is_good.all():
         return None
@@ -346,7 +340,6 @@ def _are_in_range(values: NDArray[np.float64], start: int, layout: _Layout) -> N
 
 
 def _check_writable(problem: BalProblem) -> None:
-    """Refuse what `read_bal` would refuse to read back."""
     for name in ("cameras", "points", "pixels"):
         array: NDArray[np.float64] = getattr(problem, name)
         if array.shape[0] == 0:
@@ -355,10 +348,7 @@ def _check_writable(problem: BalProblem) -> None:
         if not is_finite.all():
             row = int(np.argmin(is_finite))
             raise ValueError(f"BalProblem.{name}[{row}] is {array[row]}; it must be finite")
-    for name, count in (
-        ("camera_index", problem.num_cameras),
-        ("point_index", problem.num_points),
-    ):
+    for name, count in (("camera_index", problem.num_cameras), ("point_index", problem.num_points)):
         indices: NDArray[np.int32] = getattr(problem, name)
         is_good = (indices >= 0) & (indices < count)
         if not is_good.all():
@@ -373,7 +363,6 @@ def _check_writable(problem: BalProblem) -> None:
 
 
 def _observation_lines(problem: BalProblem) -> Iterator[bytes]:
-    """Format the observations, some thousands of lines at a time."""
     for start in range(0, problem.num_observations, _ROWS_PER_WRITE):
         rows = slice(start, start + _ROWS_PER_WRITE)
         yield "".join(

@@ -30,8 +30,8 @@ FilePath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 def path_text(path: FilePath) -> str:
     """Check a user's path, which is text from here on.
 
-    Raises:
-        OptionError: it is of another type, such as bool or int, or no file can have that name.
+    Raises an `OptionError` if it is of another type, such as bool or int, or no file can have that
+    name.
     """
     try:
         encoded = os.fsencode(path)
@@ -77,16 +77,11 @@ _ALWAYS_UNPACKED_BYTES = 1 << 24  # so that small files of few different numbers
 
 @contextlib.contextmanager
 def open_for_reading(path: str) -> Iterator[io.BufferedIOBase]:
-    """Open a file for reading its unpacked bytes.
+    """Open a file for reading its unpacked bytes, as a stream.
 
-    Yields:
-        The unpacked bytes as a stream. Damage that shows only while the caller reads on is
-        reported from here, too.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        FileFormatError: the path is a directory, or the packed data are damaged, cut short, or
-            not of the kind that the suffix says.
+    Damage that shows only while the caller reads on is reported from here, too: a `FileFormatError`
+    if the path is a directory, or the packed data are damaged, cut short, or not of the kind that
+    the suffix says.
     """
     # Asked before opening, because Windows reports a directory as a lack of permission.
     if os.path.isdir(path):
@@ -120,13 +115,9 @@ def open_for_reading(path: str) -> Iterator[io.BufferedIOBase]:
 def bounded_lines(
     stream: io.BufferedIOBase, path: str, longest: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Read one line after the other, without the mark of UTF-8 that some editors begin a file with.
+    """Read lines, with numbers from 1, without the mark of UTF-8 that some editors write first.
 
-    Yields:
-        The number of each line, counting from 1, and the line with its end.
-
-    Raises:
-        FileFormatError: a line is longer.
+    Raises a `FileFormatError` if a line is longer.
     """
     number = 0
     while text := stream.readline(longest + 1):
@@ -140,7 +131,6 @@ def bounded_lines(
 
 
 def _compression_from_content(head: bytes, path: str) -> Compression:
-    """Tell the compression of a file from its first bytes."""
     for kind in _PACKED:
         if head.startswith(kind.magic):
             return kind
@@ -170,11 +160,9 @@ class _Source(io.RawIOBase):
         return self._head
 
     def readable(self) -> bool:
-        """Say that this can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read some bytes."""
         if self._head:
             num_bytes = min(len(buffer), len(self._head))
             buffer[:num_bytes] = self._head[:num_bytes]
@@ -202,11 +190,9 @@ class _Unpacked(io.RawIOBase):
         self._num_bytes = 0
 
     def readable(self) -> bool:
-        """Say that this can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Unpack some bytes."""
         num_bytes = self._decoder.readinto(buffer)
         self._num_bytes += num_bytes
         if self._num_bytes > max(_ALWAYS_UNPACKED_BYTES, _LARGEST_RATIO * self._source.num_bytes):

@@ -36,13 +36,9 @@ _KIND[list(_WHITE_SPACE)] = 0
 
 @dataclass(frozen=True, eq=False)
 class NumberRun:
-    """The numbers of a piece of text, up to its end or the first token that is none.
+    """The numbers of a piece of text, up to its end or `stray`, the first token that is none.
 
-    Attributes:
-        values: (num_values,) float64; NaN and infinities are passed on as such.
-        stray: the token that is not a number and ended the run; None if there was none.
-        text: the piece of text.
-        first_line: the line in which the piece begins, counting from 1.
+    NaN and infinities are passed on as such. Lines are counted from 1.
     """
 
     values: NDArray[np.float64]
@@ -58,15 +54,10 @@ class NumberRun:
 
 
 def number_runs(stream: io.BufferedIOBase, first_line: int) -> Iterator[NumberRun]:
-    """Read the numbers of a stream, some megabytes at a time, each byte once.
+    """Read the numbers of a stream, some megabytes at a time, each byte once, in their order.
 
-    Args:
-        stream: text in which white space separates numbers.
-        first_line: the line in which the stream begins.
-
-    Yields:
-        The numbers in their order. The last run ends at the end of the stream or at the first
-        token that is not a number.
+    White space separates them. The last run ends at the end of the stream or at the first token
+    that is not a number.
     """
     pending = b""
     line = first_line
@@ -89,11 +80,7 @@ def number_runs(stream: io.BufferedIOBase, first_line: int) -> Iterator[NumberRu
 
 
 def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
-    """Parse the numbers of a text, up to its end or the first token that is not a number.
-
-    Returns:
-        The numbers, correctly rounded to float64.
-    """
+    """Parse the numbers of a text, correctly rounded, up to the first token that is none."""
     num_tokens, longest, is_finite = _measure_tokens(text)
     if num_tokens == 0:
         return NumberRun(np.empty(0), None, text, first_line)
@@ -120,9 +107,8 @@ def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
 def _measure_tokens(text: bytes) -> tuple[int, int, bool]:
     """Measure the tokens of a text without splitting it: four times as fast, without 40 bytes each.
 
-    Returns:
-        The number of tokens, the length of the longest, and whether all are of such characters as
-        finite numbers have.
+    Returns their number, the length of the longest, and whether all are of such characters as
+    finite numbers have.
     """
     kinds = np.zeros(len(text) + 2, dtype=np.uint8)
     kinds[1:-1] = _KIND[np.frombuffer(text, dtype=np.uint8)]
@@ -133,13 +119,6 @@ def _measure_tokens(text: bytes) -> tuple[int, int, bool]:
 
 
 def shown(token: bytes) -> str:
-    """Make a token from a file fit for a message: quoted, shortened, nothing unprintable.
-
-    Args:
-        token: the bytes as found.
-
-    Returns:
-        Its text between quotes, with escapes for what is not plain ASCII.
-    """
+    """Quote a token from a file for a message, shortened, with escapes for other than ASCII."""
     text = repr(token[:_SHOWN_BYTES])[1:]
     return text if len(token) <= _SHOWN_BYTES else f"{text}... ({len(token)} bytes)"

@@ -93,7 +93,6 @@ def write_ply(
 
 
 def _numbers(name: str, given: object) -> NDArray[np.float64]:
-    """Read an array of real numbers, of any shape."""
     array = as_numpy(name, given)
     if array.dtype.kind not in "fiu":
         raise ValueError(
@@ -104,7 +103,6 @@ def _numbers(name: str, given: object) -> NDArray[np.float64]:
 
 
 def _camera_centres(cameras: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (num_cameras, 3) positions in the world: the point that each pose takes to zero."""
     quaternion = scaled_quaternion(cameras[:, :4])
     length = np.linalg.norm(quaternion, axis=1, keepdims=True)
     if not length.all():
@@ -116,7 +114,6 @@ def _camera_centres(cameras: NDArray[np.float64]) -> NDArray[np.float64]:
 def _vertices(
     name: str, positions: NDArray[np.float64], color: tuple[int, int, int]
 ) -> NDArray[np.void]:
-    """Pack (n, 3) positions and a colour into records as the file has them."""
     with np.errstate(over="ignore"):
         single = positions.astype(np.float32)
     is_finite = np.isfinite(single).all(axis=1)
@@ -134,7 +131,6 @@ def _vertices(
 
 
 def _header(num_vertices: int, encoding: PlyEncoding) -> bytes:
-    """Return the header, up to and with the line break that the vertices follow."""
     lines = [
         "ply",
         f"format {encoding.value} 1.0",

@@ -36,11 +36,8 @@ _NUMBERED_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 class Target:
     """The file or device that a path leads to.
 
-    Attributes:
-        path: the path as it was given, for messages.
-        file: the regular file to replace or to create, symbolic links followed. None: the path is
-            a device, a FIFO or an open descriptor, which is written to directly.
-        old: the existing file; None if there is none.
+    `file` is the regular file to replace or to create, symbolic links followed. None: the path is a
+    device, a FIFO or an open descriptor, which is written to directly.
     """
 
     path: str
@@ -55,8 +52,7 @@ class Target:
     def is_same_file(self, other: "Target") -> bool:
         """Tell whether both paths lead to one file, by symbolic and hard links too.
 
-        Character devices do not count: a terminal is read and written, and /dev/null keeps
-        nothing.
+        Character devices do not count: a terminal is read and written, and /dev/null keeps nothing.
         """
         if self.old is not None and other.old is not None:
             return os.path.samestat(self.old, other.old) and not stat.S_ISCHR(self.old.st_mode)
@@ -66,8 +62,7 @@ class Target:
 def find_target(path: FilePath) -> Target:
     """Look at what a path leads to; nothing is checked and nothing is changed on disk.
 
-    Raises:
-        OSError: the path cannot be followed: too long, too many symbolic links, no permission.
+    Raises an `OSError` if the path cannot be followed.
     """
     name = path_text(path)
     try:
@@ -80,12 +75,7 @@ def find_target(path: FilePath) -> Target:
 
 
 def checked_target(path: FilePath) -> Target:
-    """Look at what a path leads to, and refuse what cannot be written.
-
-    Raises:
-        OSError: `strerror` says what is wrong: there is no such folder, the path is a folder,
-            or there is no permission.
-    """
+    """Look at what a path leads to; an `OSError` says why it cannot be written."""
     target = find_target(path)
     name, old = target.path, target.old
     is_folder = stat.S_ISDIR(old.st_mode) if old is not None else not os.path.basename(name)
@@ -130,11 +120,8 @@ class FileTransaction:
     def run(self, write: Callable[[], None]) -> None:
         """Call a function; the files that it writes by `open_for_replacing` appear together.
 
-        Devices, FIFOs and open descriptors are written directly all the same.
-
-        Raises:
-            OSError: A file cannot be written or replaced. This and every other exception says at
-                its end what became of the files.
+        Devices, FIFOs and open descriptors are written directly all the same. Every exception, such
+        as an `OSError`, says at its end what became of the files.
         """
         self._is_of_several = True
         try:
@@ -165,7 +152,6 @@ class FileTransaction:
         return new.temporary
 
     def _add(self, made: "_NewFile | _NewFolder") -> None:
-        """Note something, here and in the transactions that this one is a part of."""
         part: FileTransaction | None = self
         while part is not None:
             part._made.append(made)
@@ -188,8 +174,7 @@ class FileTransaction:
     def undo(self, error: BaseException) -> None:
         """Remove or put back everything, unless all files have taken their places already.
 
-        Args:
-            error: What ended the transaction; its message is made to say what became of the files.
+        The message of what ended the transaction is made to say what became of the files.
         """
         files = self._files()
         failures: list[str] = []
@@ -235,12 +220,9 @@ _RUNNING: contextvars.ContextVar[FileTransaction | None] = contextvars.ContextVa
 
 @dataclass
 class _NewFolder:
-    """A folder that a transaction makes."""
-
     folder: str
 
     def undo(self) -> str:
-        """Remove it, unless somebody else has put something into it."""
         with contextlib.suppress(OSError):
             os.rmdir(self.folder)
         return ""
@@ -248,13 +230,9 @@ class _NewFolder:
 
 @dataclass
 class _NewFile:
-    """A file that is written beside the file that it will replace.
+    """A file that is written at `temporary`, beside the file that it will replace.
 
-    Attributes:
-        target: What it will replace.
-        temporary: Where it is written.
-        had_old: Whether `keep_old` found an old file; None: it was not called.
-        is_removed: Whether it was undone.
+    `had_old`: `keep_old` found an old file; None: it was not called.
     """
 
     target: Target
@@ -264,7 +242,6 @@ class _NewFile:
 
     @property
     def file(self) -> str:
-        """Path of the new file."""
         assert self.target.file is not None
         return self.target.file
 
@@ -312,19 +289,13 @@ class _NewFile:
 
 @contextlib.contextmanager
 def open_for_replacing(path: FilePath) -> Iterator[io.BufferedIOBase]:
-    """Write a file that appears at `path` only when it is complete.
+    """Write a stream of bytes to a file that appears at `path` only when it is complete.
 
-    A symbolic link stays: the file that it points to is replaced. The new file has the mode of
-    the old one, and its owner where the system permits that; a file that did not exist gets the
-    mode of the umask. Devices, FIFOs and open descriptors (/dev/stdout) are written directly.
-    Within `FileTransaction.run` the file appears with the others.
-
-    Yields:
-        A stream of bytes.
-
-    Raises:
-        OSError: the file cannot be written. This and every other exception that leaves the block
-            says at its end that the file is unchanged.
+    A symbolic link stays: the file that it points to is replaced. The new file has the mode of the
+    old one, and its owner where the system permits that; a file that did not exist gets the mode of
+    the umask. Devices, FIFOs and open descriptors (/dev/stdout) are written directly. Within
+    `FileTransaction.run` the file appears with the others. Every exception that leaves the block,
+    such as an `OSError`, says at its end that the file is unchanged.
     """
     target = checked_target(path)
     if target.file is None:
@@ -350,12 +321,6 @@ def open_for_packing(path: FilePath) -> Iterator[io.BufferedIOBase]:
     """Like `open_for_replacing`, packed as the suffix says (.bz2, .gz, anything else: plain).
 
     The same bytes give the same file: neither a name nor a time is stored in it.
-
-    Yields:
-        A stream that takes the bytes to be packed.
-
-    Raises:
-        OSError: the file cannot be written; the old one is unchanged.
     """
     suffix = Path(path_text(path)).suffix.lower()
     with open_for_replacing(path) as raw:
@@ -370,11 +335,7 @@ def open_for_packing(path: FilePath) -> Iterator[io.BufferedIOBase]:
 
 
 def write_file(path: FilePath, content: bytes) -> None:
-    """Write a whole file; see `open_for_replacing`.
-
-    Raises:
-        OSError: the file cannot be written; the old one is unchanged.
-    """
+    """Write a whole file; see `open_for_replacing`."""
     with open_for_replacing(path) as stream:
         stream.write(content)
 
@@ -395,7 +356,6 @@ def _opened_directly(target: Target) -> Iterator[io.BufferedIOBase]:
 
 
 def _descriptor(name: str) -> int | None:
-    """Return the descriptor of this process that a path like /dev/stdout stands for."""
     numbered = _NUMBERED_DESCRIPTOR.fullmatch(name)
     return _DESCRIPTORS.get(name) if numbered is None else int(numbered[1])
 
@@ -415,7 +375,6 @@ def _keep_owner_and_mode(temporary: str, old: os.stat_result) -> None:
 
 
 def _removed(temporary: str) -> bool:
-    """Remove the temporary file; False if it was not there."""
     try:
         os.unlink(temporary)
     except OSError:

@@ -12,13 +12,9 @@ FloatArray = NDArray[np.float64]
 
 
 def quaternion_from_angle_axis(angle_axis: FloatArray) -> FloatArray:
-    """Convert rotation vectors to unit quaternions.
+    """Convert (..., 3) rotation vectors, in radians, to (..., 4) unit quaternions x y z w.
 
-    Args:
-        angle_axis: (..., 3), direction the axis, length the angle in radians.
-
-    Returns:
-        (..., 4) unit quaternions x y z w; w is negative for angles between pi and 3 pi.
+    The fourth is negative for angles between pi and 3 pi.
     """
     angle = _length(angle_axis)
     is_zero = angle == 0.0
@@ -29,13 +25,9 @@ def quaternion_from_angle_axis(angle_axis: FloatArray) -> FloatArray:
 
 
 def angle_axis_from_quaternion(quaternion: FloatArray) -> FloatArray:
-    """Convert quaternions to rotation vectors of the shortest turn.
+    """Convert quaternions x y z w, of any length but zero, to vectors of the shortest turn.
 
-    Args:
-        quaternion: (..., 4) x y z w, of any length but zero.
-
-    Returns:
-        (..., 3), direction the axis, length the angle in radians, from 0 to pi.
+    The length of a vector, (..., 3), is the angle in radians, from 0 to pi.
     """
     scaled = scaled_quaternion(quaternion)
     vector, scalar = scaled[..., :3], scaled[..., 3]
@@ -51,11 +43,7 @@ def angle_axis_from_quaternion(quaternion: FloatArray) -> FloatArray:
 def scaled_quaternion(quaternion: FloatArray) -> FloatArray:
     """Scale quaternions by powers of two, so that squares neither overflow nor vanish.
 
-    Args:
-        quaternion: (..., 4) of any length.
-
-    Returns:
-        (..., 4) the same rotations, exactly; the largest component is between 0.5 and 1.
+    The rotations are exactly the same; the largest component is between 0.5 and 1.
     """
     _, exponent = np.frexp(np.max(np.abs(quaternion), axis=-1, keepdims=True))
     scaled: FloatArray = np.ldexp(quaternion, -exponent)
@@ -63,15 +51,7 @@ def scaled_quaternion(quaternion: FloatArray) -> FloatArray:
 
 
 def rotate(quaternion: FloatArray, vector: FloatArray) -> FloatArray:
-    """Rotate vectors.
-
-    Args:
-        quaternion: (..., 4) unit quaternions x y z w.
-        vector: (..., 3).
-
-    Returns:
-        (..., 3) the rotated vectors.
-    """
+    """Rotate (..., 3) vectors by (..., 4) unit quaternions x y z w."""
     axis, scalar = quaternion[..., :3], quaternion[..., 3:]
     twice_cross = 2.0 * np.cross(axis, vector)
     rotated: FloatArray = vector + scalar * twice_cross + np.cross(axis, twice_cross)
@@ -79,28 +59,13 @@ def rotate(quaternion: FloatArray, vector: FloatArray) -> FloatArray:
 
 
 def conjugate(quaternion: FloatArray) -> FloatArray:
-    """Return the opposite rotations.
-
-    Args:
-        quaternion: (..., 4) unit quaternions x y z w.
-
-    Returns:
-        (..., 4) unit quaternions x y z w.
-    """
+    """Return the opposite rotations of (..., 4) unit quaternions x y z w."""
     opposite: FloatArray = quaternion * np.array([-1.0, -1.0, -1.0, 1.0])
     return opposite
 
 
 def multiply(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Compose rotations: the right one first, then the left one.
-
-    Args:
-        left: (..., 4) quaternions x y z w.
-        right: (..., 4) quaternions x y z w.
-
-    Returns:
-        (..., 4) quaternions x y z w.
-    """
+    """Compose rotations, (..., 4) quaternions x y z w: the right one first, then the left one."""
     left_vector, left_scalar = left[..., :3], left[..., 3:]
     right_vector, right_scalar = right[..., :3], right[..., 3:]
     vector = (
@@ -119,15 +84,7 @@ def _length(vector: FloatArray) -> FloatArray:
 
 
 def compose_se3(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return a_T_c from a_T_b and b_T_c.
-
-    Args:
-        left: (..., 7) a_T_b.
-        right: (..., 7) b_T_c.
-
-    Returns:
-        (..., 7) with quaternions scaled to unit length, so that rounding does not add up.
-    """
+    """Return a_T_c from a_T_b and b_T_c, (..., 7) each, with quaternions of unit length again."""
     quaternion = multiply(left[..., :4], right[..., :4])
     quaternion = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
     translation = left[..., 4:] + rotate(left[..., :4], right[..., 4:])
@@ -135,28 +92,13 @@ def compose_se3(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def invert_se3(pose: FloatArray) -> FloatArray:
-    """Return b_T_a from a_T_b.
-
-    Args:
-        pose: (..., 7) a_T_b.
-
-    Returns:
-        (..., 7).
-    """
+    """Return b_T_a from a_T_b, (..., 7)."""
     quaternion = conjugate(pose[..., :4])
     return np.concatenate([quaternion, -rotate(quaternion, pose[..., 4:])], axis=-1)
 
 
 def compose_se2(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return a_T_c from a_T_b and b_T_c.
-
-    Args:
-        left: (..., 4) a_T_b.
-        right: (..., 4) b_T_c.
-
-    Returns:
-        (..., 4) with rotations scaled to unit length, so that rounding does not add up.
-    """
+    """Return a_T_c from a_T_b and b_T_c, (..., 4) each, with rotations of unit length again."""
     rotation = _turn(left, right[..., :2])
     rotation = rotation / np.linalg.norm(rotation, axis=-1, keepdims=True)
     translation = left[..., 2:] + _turn(left, right[..., 2:])
@@ -164,35 +106,19 @@ def compose_se2(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def invert_se2(pose: FloatArray) -> FloatArray:
-    """Return b_T_a from a_T_b.
-
-    Args:
-        pose: (..., 4) a_T_b.
-
-    Returns:
-        (..., 4).
-    """
+    """Return b_T_a from a_T_b, (..., 4)."""
     rotation = pose[..., :2] * np.array([1.0, -1.0])
     return np.concatenate([rotation, -_turn(rotation, pose[..., 2:])], axis=-1)
 
 
 def transform(pose: FloatArray, point: FloatArray) -> FloatArray:
-    """Return points in the coordinates of a from those of b.
-
-    Args:
-        pose: (..., 7) or (..., 4) a_T_b.
-        point: (..., 3) or (..., 2) coordinates of b.
-
-    Returns:
-        (..., 3) or (..., 2).
-    """
+    """Return (..., 3) or (..., 2) points in the coordinates of a from those of b, by a_T_b."""
     if pose.shape[-1] == 4:
         return pose[..., 2:] + _turn(pose, point)
     return pose[..., 4:] + rotate(pose[..., :4], point)
 
 
 def _turn(pose: FloatArray, vector: FloatArray) -> FloatArray:
-    """Rotate (..., 2) vectors by the cosine and sine in the first two columns of a pose."""
     cosine, sine = pose[..., 0], pose[..., 1]
     x, y = vector[..., 0], vector[..., 1]
     return np.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)

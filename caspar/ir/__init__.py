@@ -1,4 +1,4 @@
 """Intermediate representations: the expression graph and the scheduled program.
 
-Both print, verify and evaluate in NumPy, and know neither SymPy nor the spelling of instructions.
+Both print and evaluate in NumPy, and know neither SymPy nor the spelling of instructions.
 """

@@ -25,16 +25,7 @@ _FOLDABLE: dict[Op, Callable[[float], float]] = {
 
 
 class GraphBuilder:
-    """Grows a graph call by call.
-
-    Args:
-        dtype: Floating type of the graph.
-        name: Of the kernel that it is for.
-        max_calls: More calls are refused; None: any number is taken.
-
-    Raises:
-        SizeError: More than `max_calls` calls were made.
-    """
+    """Grows the graph of a kernel call by call; a `SizeError` after `max_calls`."""
 
     def __init__(self, dtype: DType, name: str = "", max_calls: int | None = None) -> None:
         self.dtype = dtype

@@ -98,18 +98,12 @@ def evaluate_graph(
     chunk_lengths: Mapping[str, int] | None = None,
     objects: Mapping[str, NDArray[np.integer]] | None = None,
 ) -> dict[str, Array]:
-    """Evaluate a graph on n lanes.
+    """Evaluate a valid graph on n lanes; what is stored, before any accumulation, by argument.
 
-    Args:
-        graph: A valid graph.
-        inputs: Argument name -> (n, dim) or (1, dim) array; of tables (1, all numbers).
-        chunk_lengths: Argument name -> scalars of a full chunk in the argument's own dtype;
-            arguments left out have the chunk length of the graph's dtype.
-        objects: Argument name -> (n,) object of each lane, of exchanges, or where its table begins;
-            of arguments left out every lane has one of its own, and the first table.
-
-    Returns:
-        Argument name -> (n, stored scalars) array of what is stored, before any accumulation.
+    Inputs are (n, dim) or (1, dim); of tables (1, all numbers). `chunk_lengths` are scalars of a
+    full chunk in an argument's own dtype, by default of the graph's. `objects` are the (n,) object
+    of each lane, of exchanges, or where its table begins; by default every lane has one of its own,
+    and the first table.
     """
     memory = _Memory(graph.dtype, inputs, chunk_lengths, objects)
     values: dict[int, Array] = {}
@@ -122,9 +116,7 @@ def evaluate_graph(
 
 
 def evaluate_program(
-    program: Program,
-    inputs: Mapping[str, Array],
-    chunk_lengths: Mapping[str, int] | None = None,
+    program: Program, inputs: Mapping[str, Array], chunk_lengths: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
     """Evaluate a program on n lanes; arguments and result as in `evaluate_graph`."""
     memory = _Memory(program.dtype, inputs, chunk_lengths)
@@ -141,8 +133,6 @@ def evaluate_program(
 
 
 class _Memory:
-    """The arguments: columns read, and the columns collected from stores."""
-
     def __init__(
         self,
         dtype: DType,
@@ -159,17 +149,14 @@ class _Memory:
         self._objects = {} if objects is None else objects
 
     def constant(self, number: float) -> Array:
-        """A literal as a 0-dimensional array of the computing type."""
         return np.asarray(number, self._dtype)
 
     def read(self, argument: str, chunk: int, width: int) -> Sequence[Array]:
-        """The columns of one chunk."""
         first = chunk * self._lengths.get(argument, self._default_length)
         array = self._inputs[argument]
         return [array[:, column] for column in range(first, first + width)]
 
     def exchange(self, argument: str, scalars: Sequence[Array]) -> Sequence[Array]:
-        """Sums over the lanes that share an object, for each of them."""
         owner = self._objects.get(argument)
         if owner is None:
             return scalars
@@ -177,7 +164,6 @@ class _Memory:
         return [np.bincount(owner, weights=lane)[owner].astype(self._dtype) for lane in lanes]
 
     def gather(self, entry: TableEntry, places: Sequence[Array]) -> Array:
-        """One number of a table for each lane."""
         numbers = self._inputs[entry.argument][0]
         start = self._objects.get(entry.argument, np.zeros((), np.int64))
         number, is_inside = np.zeros_like(start), np.ones((), bool)
@@ -191,14 +177,12 @@ class _Memory:
         return np.where(is_inside, found, 0) if entry.is_zero_outside else found
 
     def store(self, argument: str, chunk: int, scalars: Sequence[Array]) -> None:
-        """Keep the columns of one chunk."""
         first = chunk * self._lengths.get(argument, self._default_length)
         columns = self._columns.setdefault(argument, {})
         for offset, scalar in enumerate(scalars):
             columns[first + offset] = np.broadcast_to(scalar, (self._num_lanes,))
 
     def stored(self) -> dict[str, Array]:
-        """Argument name -> (n, scalars); columns that were not stored are NaN."""
         result: dict[str, Array] = {}
         for argument, columns in self._columns.items():
             array = np.full((self._num_lanes, max(columns) + 1), np.nan, self._dtype)

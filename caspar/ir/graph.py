@@ -47,14 +47,9 @@ Otherwise None."""
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One application of an op.
+    """One application of an op to value ids, which produces value ids, in order.
 
-    Attributes:
-        op: What is done.
-        operands: Value ids read, in order.
-        outputs: Value ids produced, in order.
-        data: Private data, see `CallData`.
-        origin: Where the call comes from, for comments and errors; not part of its identity.
+    `origin` says where it comes from, for comments and errors; it is not part of its identity.
     """
 
     op: Op
@@ -66,12 +61,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Graph:
-    """Calls in a topological order; value ids are 0 .. num_values - 1.
+    """Calls, each after the producers of its operands; value ids are 0 .. num_values - 1.
 
-    Attributes:
-        calls: Every call after the producers of its operands; stores in order of creation.
-        num_values: Number of values.
-        dtype: Floating type everything is computed in.
+    Stores are in order of creation; everything is computed in the floating type `dtype`.
     """
 
     calls: tuple[Call, ...]
@@ -108,10 +100,6 @@ class Graph:
     def call_of(self, value: int) -> Call:
         """The call that produces a value."""
         return self.calls[self.producer[value]]
-
-    def is_boolean(self, value: int) -> bool:
-        """Return whether a value is a truth value."""
-        return OP_INFO[self.call_of(value).op].boolean
 
 
 def needed(calls: Sequence[Call], dtype: DType) -> Graph:

@@ -17,14 +17,10 @@ Operand = Register | float
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One step.
+    """One step; never one of `ops.GRAPH_ONLY`.
 
-    Attributes:
-        op: What is done; never one of `ops.GRAPH_ONLY`.
-        outputs: Registers written. An output may be one of the operands' registers.
-        operands: Registers or literals read.
-        data: READ, STORE and EXCHANGE: (argument name, chunk number).
-        origin: Where the step comes from, for comments.
+    An output may be one of the operands' registers. `data` of READ, STORE and EXCHANGE is (argument
+    name, chunk number); `origin` is for comments.
     """
 
     op: Op
@@ -36,13 +32,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Program:
-    """Scheduled straight-line code.
+    """Scheduled straight-line code: instructions in execution order, and numbers of registers.
 
-    Attributes:
-        instructions: In execution order.
-        num_registers: Numbers of `r` registers used: the predicted peak pressure.
-        num_predicates: Number of `p` registers used.
-        dtype: Floating type of the `r` registers.
+    `num_registers` of `r` registers, which have the dtype, is the predicted peak pressure;
+    `num_predicates` are `p` registers.
     """
 
     instructions: tuple[Instruction, ...]

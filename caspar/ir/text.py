@@ -90,11 +90,7 @@ def _print_line(
 
 
 def parse_graph(text: str) -> Graph:
-    """The graph of a printed form.
-
-    Raises:
-        FileFormatError: A line that is not in the printed form.
-    """
+    """The graph of a printed form; a `FileFormatError` for a line that is not in it."""
     header, lines = _split(text)
     match = _GRAPH_HEADER.fullmatch(header)
     if match is None:
@@ -105,11 +101,7 @@ def parse_graph(text: str) -> Graph:
 
 
 def parse_program(text: str) -> Program:
-    """The program of a printed form.
-
-    Raises:
-        FileFormatError: A line that is not in the printed form.
-    """
+    """The program of a printed form; a `FileFormatError` for a line that is not in it."""
     header, lines = _split(text)
     match = _PROGRAM_HEADER.fullmatch(header)
     if match is None:
@@ -163,7 +155,6 @@ def _parse_instruction(line: str) -> Instruction:
 
 
 def _parse_line(line: str) -> tuple[Op, list[str], list[str], str]:
-    """Op, output words, words after the op, origin."""
     code, _, origin = line.partition(_COMMENT)
     match = _LINE.fullmatch(code.strip())
     if match is None or match["op"].upper() not in Op.__members__:
@@ -177,7 +168,6 @@ def _words(text: str | None) -> list[str]:
 
 
 def _access(words: list[str], line: str) -> tuple[tuple[str, int], list[str]]:
-    """The access in front of the operands, and the operands."""
     first, _, operand = (words[0] if words else "").partition(" ")
     match = _ACCESS.fullmatch(first)
     if match is None:
@@ -187,7 +177,6 @@ def _access(words: list[str], line: str) -> tuple[tuple[str, int], list[str]]:
 
 
 def _entry(words: list[str], line: str) -> tuple[TableEntry, list[str]]:
-    """The entry of a table in front of the operands, and the operands."""
     first, _, operand = (words[0] if words else "").partition(" ")
     match = _ENTRY.fullmatch(first)
     if match is None:

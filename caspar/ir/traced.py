@@ -56,11 +56,9 @@ def one_at_a_time(make: Callable[[], _Made]) -> _Made:
 
 
 def traced(module: ModuleType, names: Mapping[str, object]) -> SimpleNamespace:
-    """The functions of a module, for numbers of a graph.
+    """The functions of a module, whose source is read, for numbers of a graph.
 
-    Args:
-        module: Its source is read.
-        names: Globals of the module that mean something else in the graph.
+    `names` are globals of the module that mean something else in the graph.
     """
     tree = ast.fix_missing_locations(_Tracing().visit(parsed(inspect.getsource(module))))
     scope = {**vars(module), **_FUNCTIONS}

@@ -30,7 +30,7 @@ from caspar.batch.solver import BatchSolver
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.kernels.kernel import Kernel
-from caspar.solver.input.factor_arrays import with_bare_factors
+from caspar.solver.input.problem import with_bare_factors
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
@@ -130,7 +130,11 @@ def _run(passed: Passed) -> list[jax.Array]:
         _array(f"kernel {passed.declared.name}, argument {one.name}", value)
         for one, value in zip(inputs, passed.values, strict=True)
     ]
-    floats = [one.dtype for one in given if jnp.issubdtype(one.dtype, jnp.floating)]
+    floats = [
+        array.dtype
+        for one, array in zip(inputs, given, strict=True)
+        if jnp.issubdtype(array.dtype, jnp.floating) and not one.is_half
+    ]
     dtype = floats[0] if len(floats) > 0 else jnp.dtype("float32")
     wanted = frozenset(
         one.name
@@ -209,7 +213,12 @@ def _pulled(
         return [jnp.zeros_like(value) for one, value in own if one.name in names]
     pulled = call.pulled(names, lengths)
     derived = frozenset(names) | {one.name for one in pulled.inputs[len(values) :]}
-    return _evaluated(pulled, derived, [*values, *cotangents])
+    outputs = _evaluated(pulled, derived, [*values, *cotangents])
+    return call.derivatives(names, outputs, values, jnp, _added)
+
+
+def _added(length: int, places: jax.Array, numbers: jax.Array) -> jax.Array:
+    return jnp.zeros(length, numbers.dtype).at[places].add(numbers)
 
 
 def solve(

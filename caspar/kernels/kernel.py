@@ -27,8 +27,7 @@ import numpy as np
 import caspar
 from caspar.arrays.blocked_array import BlockedArray
 from caspar.errors import BackendError, InputError, KernelError, ResourceError
-from caspar.frontend.kernels.markers import Marked, marked
-from caspar.frontend.kernels.outputs import declared_outputs
+from caspar.frontend.kernels.markers import Marked, declared_outputs, marked
 from caspar.frontend.kernels.trace import KernelFunction, KernelInput, KernelOutput, TracedKernel
 from caspar.frontend.kernels.values import type_name
 from caspar.frontend.printing import access_text, declared_text
@@ -44,7 +43,7 @@ from caspar.kernels.call.call import (
 from caspar.kernels.call.calls import CallChoices, KernelCalls
 from caspar.kernels.call.compiled import Tuning, best_size, tuning_key
 from caspar.kernels.call.plan import CallPlan, plan_call
-from caspar.kernels.measure.profile import (
+from caspar.kernels.profile import (
     RUNS,
     KernelProfile,
     Traffic,
@@ -99,11 +98,7 @@ class BoundKernel:
             return profile_plan(self._traced, self._plan, runs)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Refuse: it is a launch on the memory of this process.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Refuse: it is a launch on the memory of this process."""
         raise TypeError(
             f"{self!r} can be neither pickled nor copied: it is a launch on the memory of this "
             "process. Pickle the kernel and the arrays, and call bind where they arrive"
@@ -238,11 +233,7 @@ def describe_kernel(
     deterministic: bool,
     profile: KernelProfile | None = None,
 ) -> KernelDescription:
-    """Tables of a kernel.
-
-    Raises:
-        OptionError: A choice that does not exist.
-    """
+    """Tables of a kernel; an `OptionError` for a choice that does not exist."""
     cuda, cpu = (
         caspar.inspect.inspect_kernel(traced, dtype, target, arch, deterministic=deterministic)
         for target in ("cuda", "cpu")
@@ -280,7 +271,6 @@ def _row(
 
 
 def _passed(one: KernelInput | KernelOutput, *, is_output: bool) -> str:
-    """Describe what a call takes for an argument."""
     objects = object_count(one.access)
     values = f"({objects},)" if one.is_scalar else f"({objects}, {one.storage_dim})"
     needed = [name for name in one.access.options if name not in one.access.defaults]
@@ -532,11 +522,7 @@ class Kernel:
         )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Pickled as functions are, by module and name; compiled anew where it arrives.
-
-        Raises:
-            pickle.PicklingError: It is not found there.
-        """
+        """Pickled as functions are, by module and name; compiled anew where it arrives."""
         return self.function.pickled(self)
 
     def __copy__(self) -> Kernel:

@@ -15,17 +15,16 @@ Cost tiers: the order now and then; a look at all of J once for each linearisati
 new rows and blocks once; a factorisation for each linearisation; a solve for each right-hand side.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, tril
 
-from caspar.live.block_functions import NO_PARENT, block_function
+from caspar.live.block_functions import NO_PARENT, run_function
 from caspar.live.linearization import RowGroup
 from caspar.live.tables import GrowingRows, Rows
-from caspar.runtime.cpu.launch import CpuFunction, CpuLaunch, CpuSequence
 
 MAX_BLOCK = 6
 """Unknowns of a block at most: the loops over larger ones would be long texts."""
@@ -33,6 +32,9 @@ MAX_BLOCK = 6
 MAX_GROWTH = 1.5
 """Operations of a factorisation, relative to those in the last order that was looked for and to the
 number of blocks, from which on another order is looked for."""
+
+LEAST_WORK = 2e4
+"""Products of blocks of a factorisation up to which no order is looked for: it takes as long."""
 
 NO_PIVOT = 1e-13
 """A pivot, relative to the entry of J^T J in its place, up to which the matrix is singular."""
@@ -58,13 +60,14 @@ class Store:
         blocks: (num_positions,) blocks of unknowns.
         following: (num_positions,) the next position of the same block, or -1.
         entries: (num_entries,) the derivatives that the factor is made of.
+        differs: (count,) 1 for blocks of rows whose derivatives are others now.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self.first_position, self.owner, self.heights = _integers(), _integers(), _integers()
         self.first_entry, self.blocks, self.following = _integers(), _integers(), _integers()
-        self.entries = GrowingRows(1)
+        self.entries, self.differs = GrowingRows(1), _integers()
         self.first_position.append(np.zeros(1, np.int64))
         self._slots: dict[Hashable, GrowingRows] = {}
 
@@ -73,17 +76,14 @@ class Store:
         """Blocks of rows."""
         return self.heights.count
 
-    def slots(self, key: Hashable, parts: Sequence[RowGroup]) -> Integers:
-        """Return the numbers of all blocks of rows of a factor; those that are new are added."""
+    def slots(self, key: Hashable, group: RowGroup) -> tuple[Integers, int]:
+        """Return the numbers of all blocks of rows of a factor, and how many there were before."""
         slots = self._slots.setdefault(key, _integers())
-        first = 0
-        for part in parts:
-            new = max(slots.count - first, 0)
-            if new < len(part.residual):
-                slots.append(self._added(part.chosen(slice(new, None))))
-            first += len(part.residual)
+        known = slots.count
+        if known < len(group.residual):
+            slots.append(self._added(group.chosen(slice(known, None))))
         column: Integers = slots.column
-        return column
+        return column, known
 
     def _added(self, group: RowGroup) -> Integers:
         blocks = group.columns[:, :: self._size] // self._size
@@ -93,6 +93,7 @@ class Store:
         self.first_position.append(self.blocks.count + width * np.arange(1, count + 1))
         self.first_entry.append(self.entries.count + num_entries * np.arange(count))
         self.heights.append(np.full(count, height))
+        self.differs.append(np.zeros(count, np.int64))
         self.owner.append(np.repeat(made, width))
         self.blocks.append(blocks.ravel())
         self.following.append(np.full(blocks.size, -1))
@@ -176,8 +177,6 @@ class BlockFactorization:
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
-        self.gradient: Rows = np.zeros(0)
-        self.squares: Rows = np.zeros(0)
         self.is_exact = True
         self._work_in_order = 0.0
         self._order: Integers = np.zeros(0, np.int64)
@@ -188,13 +187,13 @@ class BlockFactorization:
         self.least_pivot = 0.0
         self._store = Store(self._size)
         self.changed: Integers = np.zeros(0, np.int64)
-        self._start(self._order[:0])
+        self.gradient, self.squares, self._reduced = np.zeros((3, 0))
+        self._start()
 
-    def _start(self, order: Integers) -> None:
-        """Begin with the rows of L anew, in an order of some of the blocks."""
+    def _start(self) -> None:
+        """Forget all rows of L."""
         self._columns, self._num_linked = Columns(self._size), 0
-        self._ordered, self._ranks = order[:0], order[:0]
-        self._append(order)
+        self._ordered, self._ranks = self._order[:0], self._order[:0]
 
     @property
     def num_unknowns(self) -> int:
@@ -203,46 +202,71 @@ class BlockFactorization:
 
     def linearize(
         self,
-        groups: Mapping[Any, Sequence[RowGroup]],
+        groups: Mapping[Any, RowGroup],
         num_unknowns: int,
         *,
         most_change: float = 0.0,
+        changed: Mapping[Any, tuple[Integers, RowGroup]] | None = None,
     ) -> None:
-        """Take the derivatives of all rows, and compute the gradient.
+        """Take the derivatives of rows, and compute the gradient.
 
         Args:
             groups: By name: rows that were taken before, in the same order and by the same
-                unknowns, and after them others. Only `keep` forgets rows.
+                unknowns, and behind them others. Only `keep` forgets rows.
             num_unknowns: Unknowns; more than before if some have been appended.
             most_change: Change of the derivatives of a block of rows, relative to their length, up
                 to which the next factorisation has them as they were.
+            changed: By name: which of the rows that were taken before have changed, and these as
+                they were; None: all may have.
         """
         size, store = self._size, self._store
-        known, num_blocks = len(self.changed), num_unknowns // size
-        self.changed = np.append(self.changed, np.ones(num_blocks - known, np.int64))
-        self.gradient, self.squares = np.zeros((2, num_unknowns))
-        limit = np.array([most_change**2, 0.0])
-        for key, parts in groups.items():
-            slots, first = store.slots(key, parts), 0
-            for part in parts:
-                count, height = part.residual.shape
-                _run(
-                    block_function("take", size),
-                    count,
-                    height,
-                    part.columns.shape[1] // size,
-                    slots[first : first + count],
-                    *_memory(store.first_position, store.first_entry, store.blocks),
-                    np.ascontiguousarray(part.entries),
-                    np.ascontiguousarray(part.residual),
-                    store.entries.memory,
-                    self.gradient,
-                    self.squares,
-                    self.changed,
-                    limit,
-                )
-                first += count
-        self.is_exact = limit[1] == 0.0
+        added = num_unknowns - len(self.gradient)
+        self.changed = np.append(self.changed, np.ones(added // size, np.int64))
+        if changed is None:
+            self.gradient, self.squares = np.zeros((2, num_unknowns))
+        elif added > 0:
+            self.gradient = np.append(self.gradient, np.zeros(added))
+            self.squares = np.append(self.squares, np.zeros(added))
+        for key, group in groups.items():
+            slots, known = store.slots(key, group)
+            if changed is None:
+                self._take(slots, group, most_change)
+                continue
+            if known < len(slots):
+                new = slice(known, None)
+                self._take(slots[new], group.chosen(new), most_change)
+            if key in changed:
+                places, before = changed[key]
+                self._take(slots[places], group.chosen(places), most_change, before)
+        self.is_exact = not store.differs.column.any()
+
+    def _take(
+        self, slots: Integers, group: RowGroup, most_change: float, before: RowGroup | None = None
+    ) -> None:
+        """Take some rows; of those that were taken as they were `before` the change."""
+        store, (count, height, width) = self._store, group.entries.shape
+        old = group if before is None else before
+        run_function(
+            "take",
+            self._size,
+            count,
+            height,
+            width // self._size,
+            slots,
+            store.first_position,
+            store.first_entry,
+            store.blocks,
+            np.ascontiguousarray(group.entries),
+            np.ascontiguousarray(group.residual),
+            store.entries,
+            self.gradient,
+            self.squares,
+            self.changed,
+            store.differs,
+            np.array([most_change**2, 0.0 if before is None else 1.0]),
+            np.ascontiguousarray(old.entries),
+            np.ascontiguousarray(old.residual),
+        )
 
     def factorize(self, added: Rows | float = 0.0) -> None:
         """Factorise J^T J with something added to its diagonal: a number, or (num_unknowns,)."""
@@ -258,19 +282,18 @@ class BlockFactorization:
         differs = ((by_rank > 2.0 * used) | (by_rank < 0.5 * used)).any(axis=1)
         columns.outdated.column[differs | (self.changed[self._ordered] > 0)] = 1
         self.changed[:] = 0
-        marks = np.full(num_blocks, -1)
         path, found = np.empty((2, num_blocks), np.int64)
-        _run(
-            block_function("factorize", size),
+        run_function(
+            "factorize",
+            size,
             num_blocks,
-            *_memory(store.first_position, store.owner, store.heights, store.first_entry),
-            *_memory(store.blocks, store.following, store.entries),
-            self._ranks,
-            *_memory(columns.heads, columns.parents, columns.begins, columns.filled),
-            *_memory(columns.outdated, columns.own, columns.inverse, columns.used),
-            *_memory(columns.pivots, columns.lower_rows, columns.lower),
+            *(store.first_position, store.owner, store.heights, store.first_entry),
+            *(store.blocks, store.following, store.entries, self._ranks),
+            *(columns.heads, columns.parents, columns.begins, columns.filled),
+            *(columns.outdated, columns.own, columns.inverse, columns.used),
+            *(columns.pivots, columns.lower_rows, columns.lower),
             by_rank,
-            marks,
+            np.full(num_blocks, -1),
             path,
             found,
             np.zeros(num_blocks * size * size),
@@ -282,30 +305,62 @@ class BlockFactorization:
         """Return whether no pivot of the last factorisation was zero to rounding."""
         return self.least_pivot > NO_PIVOT
 
-    def least_share(self, sizes: Rows) -> float:
-        """Return the least pivot of the last factorisation, relative to (num_unknowns,) sizes."""
+    def weakest(self, sizes: Rows) -> tuple[float, int]:
+        """Return the least pivot, relative to (num_unknowns,) sizes, and its unknown."""
         if self.least_pivot == 0.0 or len(sizes) == 0:
-            return 0.0
-        by_rank = sizes.reshape(-1, self._size)[self._ordered]
-        return 1.0 / float((self._columns.inverse.rows * by_rank).max())
+            return 0.0, 0
+        shares = self._columns.inverse.rows * sizes.reshape(-1, self._size)[self._ordered]
+        rank, place = divmod(int(shares.argmax()), self._size)
+        return 1.0 / float(shares[rank, place]), int(self._ordered[rank]) * self._size + place
 
-    def solve(self, rhs: Rows) -> Rows:
-        """(num_unknowns,) the solution of J^T J x = rhs; NaN without a factorisation."""
+    def forward(self, rhs: Rows) -> float:
+        """Begin to solve J^T J x = rhs; rhs^T x, or NaN without a factorisation."""
         if self.least_pivot == 0.0:
-            return np.full(self.num_unknowns, np.nan)
-        columns = self._columns
-        solution = np.empty(self.num_unknowns)
-        _run(
-            block_function("solve", self._size),
+            return np.nan
+        columns, outcome = self._columns, np.zeros(1)
+        self._reduced = np.empty(self.num_unknowns)
+        run_function(
+            "forward",
+            self._size,
             len(self._ordered),
             self._ordered,
-            *_memory(columns.begins, columns.filled, columns.own, columns.inverse),
-            *_memory(columns.lower_rows, columns.lower),
-            np.empty(self.num_unknowns),
+            *(columns.begins, columns.filled, columns.own, columns.inverse),
+            *(columns.lower_rows, columns.lower),
+            self._reduced,
             np.ascontiguousarray(rhs),
+            outcome,
+        )
+        return float(outcome[0])
+
+    def backward(self, least: float = 0.0) -> Rows:
+        """(num_unknowns,) the solution of what was begun, without small entries.
+
+        Args:
+            least: Blocks of which no entry changes the residuals by more than this, whatever the
+                others do, are zero: x_i^2 `squares`_i is at most the square of it. 0: no block.
+        """
+        if self.least_pivot == 0.0:
+            return np.full(self.num_unknowns, np.nan)
+        columns, size = self._columns, len(self._ordered)
+        solution = np.empty(self.num_unknowns)
+        run_function(
+            "backward",
+            self._size,
+            size,
+            self._ordered,
+            *(columns.begins, columns.filled, columns.own, columns.lower_rows, columns.lower),
+            self._reduced,
+            self.squares,
+            np.array([least**2 if least > 0.0 else -1.0]),
+            np.empty(size, np.int64),
             solution,
         )
         return solution
+
+    def solve(self, rhs: Rows) -> Rows:
+        """(num_unknowns,) the solution of J^T J x = rhs; NaN without a factorisation."""
+        self.forward(rhs)
+        return self.backward()
 
     def inverse_rows(self, unknowns: Integers) -> Rows:
         """(k, num_unknowns) rows of the inverse."""
@@ -326,6 +381,8 @@ class BlockFactorization:
 
     def _append(self, blocks: Integers) -> None:
         """Put blocks behind those that are in order."""
+        if len(blocks) == 0:
+            return
         self._columns.append(len(blocks))
         self._ordered = np.append(self._ordered, blocks)
         self._ranks = np.empty_like(self._ordered)
@@ -338,22 +395,22 @@ class BlockFactorization:
         known = self._ordered
         if len(known) == 0:
             # rows were forgotten: the order of the blocks that are left is still a good one
-            known = self._order if len(self._order) <= num_blocks else self._order[:0]
-        new = np.arange(len(known), num_blocks)
-        if len(self._ordered) == 0:
-            self._start(np.append(known, new))
-            self._analyze(0)
-        else:
-            self._append(new)
-            if not self._analyze(len(known)):
-                self._start(self._ordered)
-                self._analyze(0)
-        if self._work() > MAX_GROWTH * self._work_in_order * num_blocks:
-            self._start(self._order_found(num_blocks))
-            self._analyze(0)
+            self._append(self._order if len(self._order) <= num_blocks else self._order[:0])
+        first = len(known)
+        self._append(np.arange(len(self._ordered), num_blocks))
+        if not self._analyze(first):
+            self._restart(self._ordered)
+        if self._work() > max(MAX_GROWTH * self._work_in_order * num_blocks, LEAST_WORK):
+            self._restart(self._order_found(num_blocks))
             self._work_in_order = self._work() / num_blocks
         self._order = self._ordered
         self._columns.make_room()
+
+    def _restart(self, order: Integers) -> None:
+        """Begin with the rows of L anew, in some order of all blocks."""
+        self._start()
+        self._append(order)
+        self._analyze(0)
 
     def _work(self) -> float:
         """The operations of a whole factorisation, relative to others."""
@@ -367,16 +424,16 @@ class BlockFactorization:
         """
         store, columns, num_blocks = self._store, self._columns, len(self._ordered)
         outcome = np.zeros(1, np.int64)
-        _run(
-            block_function("extend", self._size),
+        run_function(
+            "extend",
+            self._size,
             self._num_linked,
             store.count,
             first_rank,
             num_blocks,
-            *_memory(store.first_position, store.blocks, store.following),
-            self._ranks,
-            *_memory(columns.heads, store.owner, columns.parents, columns.counts),
-            *_memory(columns.begins, columns.filled, columns.lower_rows),
+            *(store.first_position, store.blocks, store.following, self._ranks),
+            *(columns.heads, store.owner, columns.parents, columns.counts),
+            *(columns.begins, columns.filled, columns.lower_rows),
             np.full(num_blocks, -1),
             outcome,
         )
@@ -400,13 +457,3 @@ class BlockFactorization:
         starts, columns = pattern.indptr.astype(np.int32), pattern.indices.astype(np.int32)
         order = QdldlFactorization(starts, columns, num_blocks).pattern[2]
         return order[order < num_blocks].astype(np.int64)
-
-
-def _memory(*arrays: GrowingRows) -> list[NDArray[Any]]:
-    return [one.memory for one in arrays]
-
-
-def _run(function: CpuFunction, *passed: int | NDArray[Any]) -> None:
-    """Call a function with numbers and arrays."""
-    table = [one if isinstance(one, int) else one.ctypes.data for one in passed]
-    CpuSequence([CpuLaunch(function, np.array(table, np.int64), 1, ())]).run()

@@ -5,11 +5,16 @@ literal, so that the loops over a block are unrolled. Each function has a table 
 addresses. Cost tier: compiled once for a size.
 """
 
+import ctypes
 from functools import cache
+from typing import Any
+
+from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
+from caspar.live.tables import GrowingRows
+from caspar.memory.array import address
 from caspar.runtime.cpu.compile import function_address
-from caspar.runtime.cpu.launch import CpuFunction
 
 NO_PARENT = 1 << 40
 """The parent of a root of the elimination tree: above all ranks."""
@@ -29,7 +34,11 @@ def take(table, tile):
     total = as_float64(table[10])
     squares = as_float64(table[11])
     changed = as_int64(table[12])
-    limit = as_float64(table[13])
+    differs = as_int64(table[13])
+    limit = as_float64(table[14])
+    old_entries = as_float64(table[15])
+    old_residual = as_float64(table[16])
+    old = limit[1]
     at = 0
     for j in range(count):
         i = slots[j]
@@ -40,20 +49,23 @@ def take(table, tile):
         length = 0.0
         for row in range(height):
             r = residual[j * height + row]
+            old_r = old * old_residual[j * height + row]
             for q in range(width):
                 unknown = blocks[begin + q] * B
                 for a in range(B):
                     slope = entries[at]
-                    total[unknown + a] += slope * r
-                    squares[unknown + a] += slope * slope
+                    before = old_entries[at]
+                    total[unknown + a] += slope * r - before * old_r
+                    squares[unknown + a] += slope * slope - old * before * before
                     off = slope - kept[known]
                     difference += off * off
                     length += slope * slope
                     at += 1
                     known += 1
+        differs[i] = 1 if difference > 0.0 else 0
         if difference <= limit[0] * length:
-            limit[1] = difference if difference > limit[1] else limit[1]
             continue
+        differs[i] = 0
         size = height * width * B
         for e in range(size):
             kept[first + e] = entries[at - size + e]
@@ -63,8 +75,9 @@ def take(table, tile):
 """J^T r and the squared lengths of the columns; derivatives that have changed, or are no numbers,
 are kept, and their blocks noted. The table: blocks of rows, their rows and the blocks of unknowns
 of each; the place of each among all; what `Store` has; derivatives and residual; to be written:
-those that are kept, both sums, blocks; the square of a change that counts, to be written: the
-largest one that does not."""
+those that are kept, both sums, blocks, which rows differ from those that are kept; the square of a
+change that counts, and 1 if derivatives and residual of before are to be taken out of the sums;
+these."""
 
 _EXTEND = """\
 def extend(table, tile):
@@ -297,11 +310,11 @@ def _pivots(size: int) -> list[str]:
     return [*lines, "        pivots[k] = least", "        outdated[k] = 0"]
 
 
-def _solve_text(size: int) -> str:
+def _forward_text(size: int) -> str:
     """The function for blocks of some size."""
     each = range(size)
     lines = [
-        "def solve(table, tile):",
+        "def forward(table, tile):",
         "    size = table[0]",
         "    order = as_int64(table[1])",
         "    begins = as_int64(table[2])",
@@ -312,7 +325,8 @@ def _solve_text(size: int) -> str:
         "    lower = as_float64(table[7])",
         "    x = as_float64(table[8])",
         "    rhs = as_float64(table[9])",
-        "    solution = as_float64(table[10])",
+        "    outcome = as_float64(table[10])",
+        "    total = 0.0",
         "    for k in range(size):",
         *(f"        x[k * {size} + {a}] = rhs[order[k] * {size} + {a}]" for a in each),
         "    for k in range(size):",
@@ -327,38 +341,93 @@ def _solve_text(size: int) -> str:
         f"            block = at * {size * size}",
     ]
     for a in each:
-        total = " + ".join(f"lower[{_place('block', a, q, size)}] * z{q}" for q in each)
-        lines.append(f"            x[row + {a}] -= {total}")
-    lines += [
-        *(f"        x[k * {size} + {a}] = z{a} * inverse[k * {size} + {a}]" for a in each),
+        products = " + ".join(f"lower[{_place('block', a, q, size)}] * z{q}" for q in each)
+        lines.append(f"            x[row + {a}] -= {products}")
+    for a in each:
+        lines += [
+            f"        x{a} = z{a} * inverse[k * {size} + {a}]",
+            f"        total += z{a} * x{a}",
+            f"        x[k * {size} + {a}] = x{a}",
+        ]
+    return "\n".join([*lines, "    outcome[0] = total", ""])
+
+
+def _backward_text(size: int) -> str:
+    """The function for blocks of some size."""
+    each = range(size)
+    lines = [
+        "def backward(table, tile):",
+        "    size = table[0]",
+        "    order = as_int64(table[1])",
+        "    begins = as_int64(table[2])",
+        "    filled = as_int64(table[3])",
+        "    own = as_float64(table[4])",
+        "    lower_rows = as_int64(table[5])",
+        "    lower = as_float64(table[6])",
+        "    x = as_float64(table[7])",
+        "    squares = as_float64(table[8])",
+        "    limit = as_float64(table[9])",
+        "    moves = as_int64(table[10])",
+        "    solution = as_float64(table[11])",
         "    for step in range(size):",
         "        k = size - 1 - step",
         f"        base = k * {size * size}",
+        f"        first = order[k] * {size}",
         *(f"        v{q} = x[k * {size} + {q}]" for q in each),
         "        for at in range(begins[k], filled[k]):",
+        "            if moves[lower_rows[at]] == 0:",
+        "                continue",
         f"            row = lower_rows[at] * {size}",
         f"            block = at * {size * size}",
         *(f"            x{a} = x[row + {a}]" for a in each),
     ]
     for q in each:
-        total = " + ".join(f"lower[{_place('block', a, q, size)}] * x{a}" for a in each)
-        lines.append(f"            v{q} -= {total}")
+        terms = " + ".join(f"lower[{_place('block', a, q, size)}] * x{a}" for a in each)
+        lines.append(f"            v{q} -= {terms}")
     for q in reversed(each):
         lines += [f"        v{q} -= own[base + {a * size + q}] * v{a}" for a in each if a > q]
+    lines.append("        moves[k] = 0")
+    for q in each:
+        lines += [
+            f"        length = v{q} * v{q} * squares[first + {q}]",
+            "        moves[k] = moves[k] if length <= limit[0] else 1",
+        ]
+    lines.append("        if moves[k] == 0:")
+    lines += [f"            v{q} = 0.0" for q in each]
+    for q in each:
         lines += [
             f"        x[k * {size} + {q}] = v{q}",
-            f"        solution[order[k] * {size} + {q}] = v{q}",
+            f"        solution[first + {q}] = v{q}",
         ]
     return "\n".join([*lines, ""])
 
 
+_Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+
+
 @cache
-def block_function(name: str, size: int) -> CpuFunction:
-    """The function `take`, `extend`, `factorize` or `solve` for blocks of some size."""
+def _function(name: str, size: int) -> Any:
     texts = {
         "take": _TAKE.replace("B", str(size)),
         "extend": _EXTEND.replace("NONE", str(NO_PARENT)),
         "factorize": _factorize_text(size),
-        "solve": _solve_text(size),
+        "forward": _forward_text(size),
+        "backward": _backward_text(size),
     }
-    return CpuFunction(function_address(KernelSource(name, texts[name], (), (1,))))
+    return _Function(function_address(KernelSource(name, texts[name], (), (1,))))
+
+
+def run_function(name: str, size: int, *passed: int | GrowingRows | NDArray[Any]) -> None:
+    """Call `take`, `extend`, `factorize`, `forward` or `backward` for blocks of some size.
+
+    Args:
+        name: Of the function.
+        size: Unknowns of a block.
+        *passed: Its table: numbers, and memory.
+    """
+    entries = [
+        one.address if type(one) is GrowingRows else one if type(one) is int else address(one)
+        for one in passed
+    ]
+    table = (ctypes.c_int64 * len(entries))(*entries)
+    _function(name, size)(table, 0)

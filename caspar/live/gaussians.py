@@ -44,19 +44,16 @@ class Gaussians:
         """The cost of all Gaussians at their minima."""
         return sum(one.constant for one in self.by_handle.values())
 
-    def add(self, gaussian: Gaussian) -> int:
-        """Keep one; its handle."""
-        handle = self.next_handle
-        self.next_handle += 1
-        self.by_handle[handle] = gaussian
-        self.list_nodes()
-        return handle
-
-    def remove(self, handles: Sequence[int]) -> None:
-        """Drop some."""
+    def replace(self, handles: Sequence[int], gaussian: Gaussian | None = None) -> int:
+        """Drop some and keep another; the next handle, which is that of the other one."""
         for handle in handles:
             del self.by_handle[handle]
+        handle = self.next_handle
+        if gaussian is not None:
+            self.next_handle += 1
+            self.by_handle[handle] = gaussian
         self.list_nodes()
+        return handle
 
     def list_nodes(self) -> None:
         """List the nodes of all Gaussians in order, with a step for each; again if nodes went."""
@@ -134,8 +131,9 @@ class Gaussians:
         for name, table in self._nodes.items():
             unknowns = table.unknowns.column[:, None] + np.arange(table.dim)
             flags = removed.get(name, np.zeros(table.count, np.bool_))
-            taken += [(int(uses[own[0]]), own) for own in unknowns[flags]]
-            beside = ~flags & (uses[unknowns[:, 0]] > 0)
+            of_node = uses[unknowns].max(axis=1, initial=0)
+            taken += zip(of_node[flags].tolist(), unknowns[flags], strict=True)
+            beside = ~flags & (of_node > 0)
             if beside.any():
                 nodes[name] = table.numbers[beside]
                 values[name] = table.values.rows[beside]

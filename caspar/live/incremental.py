@@ -10,15 +10,16 @@ import math
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import OptionError, RankDeficiencyError
-from caspar.live.block_factorization import MAX_BLOCK, BlockFactorization
+from caspar.live.block_factorization import MAX_BLOCK, NO_PIVOT, BlockFactorization
 from caspar.live.gaussians import Gaussians
-from caspar.live.linearization import Linearizer, RowGroup
+from caspar.live.linearization import FactorRows, Linearizer, Places, RowGroup
 from caspar.live.tables import FactorTable, Flags, NodeTable, Rows
 from caspar.options import LinearSolverChoice, Precision, SolveOptions
 from caspar.runtime.backend import Backend
@@ -35,9 +36,6 @@ MIN_LENGTH = 0.2
 MODEL_ROUNDING = 1e-6
 """A promised decrease may exceed the whole cost by this share."""
 
-MAX_PARTS = 100
-"""Parts of an evaluation from which on all of it is made anew: each new part takes a while."""
-
 MOST_CHANGE = 0.01
 """Largest change of an instance's derivatives, relative to their length, that is not factorised
 again. The root of the tolerance takes its place if that is less."""
@@ -45,6 +43,16 @@ again. The root of the tolerance takes its place if that is less."""
 WEAK_PIVOT = 1e-9
 """A matrix with a smaller pivot, relative to the same sizes as damping, counts as singular but for
 `LEAST_DAMPING`."""
+
+LEFT_OUT = 10.0
+"""x^2 s of an unknown with step x and squared derivatives s up to which it stays where it is,
+relative to the share of an unknown in what the step promises."""
+
+MOST_GAIN = 0.5
+"""Share of the promised decrease from which on a step is taken in which some nodes stay."""
+
+MANY_BLOCKS = 1000
+"""Blocks of unknowns up to which all nodes move: looking for those that stay takes as long."""
 
 NO_COST = 1e-12
 """Cost up to which rounding may be all of it."""
@@ -56,6 +64,9 @@ the depth of a point with one sight, stay where they are."""
 MAX_VARIANCE = 1e-3 / LEAST_DAMPING
 """Variance from which on an unknown of a singular problem counts as free, relative to the variance
 that it would have if all other unknowns were known."""
+
+NOTHING: Mapping[Hashable, tuple[Places, RowGroup]] = MappingProxyType({})
+"""The rows that have changed if values have not."""
 
 FIRST_DAMPING = 1e-8
 DAMPING_GROWTH = 100.0
@@ -98,18 +109,17 @@ class UpdateResult:
     promised: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evaluated:
-    """Factors at some values.
+    """All factors at some values.
 
     Attributes:
-        parts: Name of a factor, costs of some of its instances, (m,), and their rows; the parts of
-            a factor follow each other.
+        factors: The instances of each factor that has some.
         gaussians: The rows of each Gaussian, by handle.
         constant: The constants of all Gaussians.
     """
 
-    parts: list[tuple[str, Rows, RowGroup]]
+    factors: dict[str, FactorRows]
     gaussians: Mapping[int, RowGroup]
     constant: float
 
@@ -117,47 +127,68 @@ class Evaluated:
     def cost(self) -> float:
         """Cost of all factors and Gaussians."""
         squares = sum(float((one.residual**2).sum()) for one in self.gaussians.values())
-        costs = sum(float(costs.sum()) for _, costs, _ in self.parts)
-        return costs + 0.5 * squares + self.constant
+        return sum(self.costs().values()) + 0.5 * squares + self.constant
 
     @property
-    def rows(self) -> dict[Hashable, list[RowGroup]]:
+    def rows(self) -> dict[Hashable, RowGroup]:
         """The rows of each factor by its name, and those of each Gaussian by its handle."""
-        found: dict[Hashable, list[RowGroup]] = {}
-        for name, _, group in self.parts:
-            found.setdefault(name, []).append(group)
-        return {**found, **{handle: [group] for handle, group in self.gaussians.items()}}
-
-    @property
-    def groups(self) -> list[RowGroup]:
-        """All rows."""
-        return [*(group for _, _, group in self.parts), *self.gaussians.values()]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Instances of each factor."""
-        found: dict[str, int] = {}
-        for name, costs, _ in self.parts:
-            found[name] = found.get(name, 0) + len(costs)
-        return found
-
-    def touching(self, touched: Mapping[str, Flags], gaussians: Sequence[int]) -> list[RowGroup]:
-        """The rows of some instances, flags by factor, and of some Gaussians."""
-        found = [self.gaussians[handle] for handle in gaussians]
-        passed = dict.fromkeys(touched, 0)
-        for name, costs, group in self.parts:
-            part = touched[name][passed[name] : passed[name] + len(costs)]
-            passed[name] += len(costs)
-            if part.any():
-                found.append(group.chosen(part))
-        return found
+        rows: dict[Hashable, RowGroup] = {name: one.group for name, one in self.factors.items()}
+        return {**rows, **{handle: group for handle, group in self.gaussians.items()}}
 
     def costs(self) -> dict[str, float]:
         """Return the cost of each factor."""
-        found: dict[str, float] = {}
-        for name, costs, _ in self.parts:
-            found[name] = found.get(name, 0.0) + float(costs.sum())
-        return found
+        return {name: one.total for name, one in self.factors.items()}
+
+    def touching(self, touched: Mapping[str, Flags], gaussians: Sequence[int]) -> list[RowGroup]:
+        """The rows of some instances, flags by factor, and of some Gaussians."""
+        factors = [one.group.chosen(touched[name]) for name, one in self.factors.items()]
+        return [*factors, *(self.gaussians[handle] for handle in gaussians)]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Some instances of factors at other values.
+
+    Attributes:
+        places: By factor which instances.
+        found: By factor their costs and rows.
+    """
+
+    places: Mapping[str, Places]
+    found: Mapping[str, tuple[Rows, RowGroup]]
+
+    def decrease(self, evaluated: Evaluated) -> float:
+        """How much less all factors cost than before."""
+        return sum(
+            float((evaluated.factors[name].costs[self.places[name]] - costs).sum())
+            for name, (costs, _) in self.found.items()
+        )
+
+    def write(self, evaluated: Evaluated) -> dict[Hashable, tuple[Places, RowGroup]]:
+        """Put them in the place of those before, which are returned."""
+        before: dict[Hashable, tuple[Places, RowGroup]] = {}
+        for name, (costs, group) in self.found.items():
+            places, rows = self.places[name], evaluated.factors[name]
+            before[name] = places, rows.group.chosen(places)
+            rows.write(places, costs, group)
+        return before
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A step that was tried.
+
+    Attributes:
+        gain: The decrease of the cost, relative to what was promised.
+        cost: Of all factors and Gaussians.
+        moved: By node type the values.
+        found: All factors at these, or those that have changed.
+    """
+
+    gain: float
+    cost: float
+    moved: Mapping[str, Rows]
+    found: Evaluated | Change
 
 
 class Incremental:
@@ -183,7 +214,6 @@ class Incremental:
     ) -> None:
         self._backend = backend
         self._nodes, self._factors, self._gaussians = nodes, factors, gaussians
-        self._linearizer = Linearizer(backend, nodes, factors)
         self.num_unknowns = 0
         self.records: list[IterationRecord] = []
         self._at: Evaluated | None = None
@@ -192,6 +222,7 @@ class Incremental:
         sizes = range(min(dim, MAX_BLOCK), 0, -1)
         self._block_size = next((size for size in sizes if dim % size == 0), 1)
         self._factorization = BlockFactorization(self._block_size)
+        self._linearizer = Linearizer(backend, nodes, factors, self._block_size)
         self._num_changed, self._is_weak = 0, True
 
     def forget(self) -> None:
@@ -218,17 +249,25 @@ class Incremental:
     def evaluate(self, values: Mapping[str, Rows]) -> Evaluated:
         """All factors at some values."""
         found = self._linearizer.evaluate(values)
-        parts = [(name, *one) for name, one in found.items()]
-        return Evaluated(parts, self._gaussians.evaluate(values), self._gaussians.constant)
+        factors = {name: FactorRows(*one) for name, one in found.items()}
+        return Evaluated(factors, self._gaussians.evaluate(values), self._gaussians.constant)
 
     def current(self) -> Evaluated:
         """All factors at the current values; what is known is not evaluated again."""
-        values = self.values()
-        if self._at is None or len(self._at.parts) > MAX_PARTS:
-            self._at = self.evaluate(values)
-        new = self._linearizer.evaluate(values, self._at.counts)
-        for name, (costs, group) in new.items():
-            self._at.parts.append((name, costs, group))
+        if self._at is None:
+            self._at = self.evaluate(self.values())
+        known = {name: len(one.costs) for name, one in self._at.factors.items()}
+        places = {
+            name: np.arange(known.get(name, 0), table.count)
+            for name, table in self._factors.items()
+            if table.count > known.get(name, 0)
+        }
+        if len(places) > 0:
+            for name, new in self._linearizer.evaluate(self.values(), places).items():
+                if name in known:
+                    self._at.factors[name].append(*new)
+                else:
+                    self._at.factors[name] = FactorRows(*new)
         return self._at
 
     # -- steps ---------------------------------------------------------------------------------
@@ -236,7 +275,7 @@ class Incremental:
     def run(self, max_iterations: int, tolerance: float) -> UpdateResult:
         """Take steps until none promises more than the tolerance, relative to the cost."""
         self.records = []
-        return self.alone(lambda: self._run(max_iterations, tolerance))
+        return self.alone(lambda: self._run(max_iterations, tolerance), is_dense=False)
 
     def solve(self, options: SolveOptions, named: Collection[str]) -> SolveResult:
         """Steps until rounding ends them, each with a matrix of its own.
@@ -269,7 +308,7 @@ class Incremental:
             problem=ProblemSize(
                 nodes={table.node.name: table.count for table in tables},
                 factors={name: table.count for name, table in self._factors.items()},
-                num_residuals=sum(group.residual.size for group in evaluated.groups),
+                num_residuals=sum(one.residual.size for one in evaluated.rows.values()),
                 num_unknowns=sum(int(table.free.rows.sum()) for table in tables),
             ),
             backend=self._backend.name,
@@ -283,8 +322,8 @@ class Incremental:
             costs=evaluated.costs(),
         )
 
-    def alone(self, work: Callable[[], Found]) -> Found:
-        """Call a function while BLAS has one thread.
+    def alone(self, work: Callable[[], Found], *, is_dense: bool) -> Found:
+        """Call a function; if it has dense matrices, while BLAS has one thread.
 
         Matrices are small, and threads that wait for each other take the time of others.
         """
@@ -292,7 +331,10 @@ class Incremental:
 
         found: list[Found] = []
         try:
-            on_one_thread(lambda: found.append(work()))
+            if is_dense or len(self._gaussians.by_handle) > 0:
+                on_one_thread(lambda: found.append(work()))
+            else:
+                found.append(work())
         except BaseException:
             # what is kept may be half done
             self.forget()
@@ -328,15 +370,14 @@ class Incremental:
         self._factorize()
         is_current = True
         while True:
-            step = self._step(evaluated)
-            if step is None and is_current:
+            promised = self._promise(evaluated)
+            if promised is None and is_current:
                 if not self._renew(evaluated):
                     if not self._damp():
                         return SolveStatus.DAMPING_LIMIT, math.nan
                     # with less the matrix is singular again
                     self._least_damping = self._damping
-            elif step is not None:
-                direction, promised = step
+            elif promised is not None:
                 if promised <= max(tolerance * evaluated.cost, self._rounding(evaluated)):
                     if self._damping <= self._least_damping:
                         return SolveStatus.CONVERGED_COST, promised
@@ -344,13 +385,11 @@ class Incremental:
                 elif len(self.records) >= max_iterations:
                     return SolveStatus.ITERATION_LIMIT, promised
                 elif is_current:
-                    damping = self._damping
-                    gain, moved, candidate = self._tried(direction, promised, evaluated)
-                    self._note(evaluated.cost, candidate.cost, damping, gain, start_s)
-                    if gain >= MIN_GAIN:
-                        evaluated = candidate
-                        self._move(moved, candidate)
-                        self._linearize(candidate, tolerance)
+                    trial = self._tried(promised, evaluated)
+                    self._note(evaluated.cost, trial, start_s)
+                    if trial.gain >= MIN_GAIN:
+                        evaluated, before = self._move(trial)
+                        self._linearize(evaluated, tolerance, before)
                         # what the former matrix says of the next step is enough to end by
                         is_current = False
                         continue
@@ -359,23 +398,39 @@ class Incremental:
             self._factorize()
             is_current = True
 
-    def _move(self, moved: Mapping[str, Rows], candidate: Evaluated) -> None:
-        """Accept a step."""
-        for name, rows in moved.items():
+    def _move(
+        self, trial: Trial
+    ) -> tuple[Evaluated, Mapping[Hashable, tuple[Places, RowGroup]] | None]:
+        """Accept a step: all factors then, and rows that have changed as they were before."""
+        for name, rows in trial.moved.items():
             self._nodes[name].values.rows[...] = rows
-        self._at = candidate
         relieved = self._damping / DAMPING_GROWTH
         self._damping = relieved if relieved >= FIRST_DAMPING else 0.0
+        if isinstance(trial.found, Change):
+            evaluated = self.current()
+            return evaluated, trial.found.write(evaluated)
+        self._at = trial.found
+        return trial.found, None
 
-    def _linearize(self, evaluated: Evaluated, tolerance: float) -> None:
-        """Take derivatives and gradient.
+    def _linearize(
+        self,
+        evaluated: Evaluated,
+        tolerance: float,
+        before: Mapping[Hashable, tuple[Places, RowGroup]] | None = NOTHING,
+    ) -> None:
+        """Take derivatives and gradient; `before`: rows that have changed, None: all.
 
         If the last matrix is singular but for damping, all derivatives are taken as they are: a
         direction that old derivatives do not see is one along which the gradient may point, and
         a step along it has no bound.
         """
         most_change = 0.0 if self._is_weak else min(MOST_CHANGE, math.sqrt(tolerance))
-        self._factorization.linearize(evaluated.rows, self.num_unknowns, most_change=most_change)
+        factorization = self._factorization
+        if most_change == 0.0 and not factorization.is_exact:
+            before = None
+        factorization.linearize(
+            evaluated.rows, self.num_unknowns, most_change=most_change, changed=before
+        )
 
     def _factorize(self) -> None:
         """Factorise the matrix that was linearised last, with as much damping as it needs."""
@@ -386,13 +441,13 @@ class Incremental:
             self._num_changed += int(factorization.changed[blocks].any(axis=1).sum())
         sizes = self._sizes()
         factorization.factorize(damping * sizes)
-        self._is_weak = factorization.least_share(sizes) < WEAK_PIVOT
+        self._is_weak = factorization.weakest(sizes)[0] < WEAK_PIVOT
 
     def _renew(self, evaluated: Evaluated) -> bool:
         """Take all derivatives as they are now for the next factorisation; False: they were."""
         if self._factorization.is_exact:
             return False
-        self._linearize(evaluated, 0.0)
+        self._linearize(evaluated, 0.0, None)
         return True
 
     def _sizes(self) -> Rows:
@@ -408,31 +463,57 @@ class Incremental:
                 sizes[unknowns] = sizes[unknowns].max(axis=1, keepdims=True)
         return np.where(sizes > 0.0, sizes, 1.0)
 
-    def _step(self, evaluated: Evaluated) -> tuple[Rows, float] | None:
-        """The step by the last factorisation, and what it promises; None: it is none."""
+    def _promise(self, evaluated: Evaluated) -> float | None:
+        """Return what a step by the last factorisation promises; None: there is no such step."""
         factorization = self._factorization
         if not factorization.is_definite:
             return None
-        direction = factorization.solve(-factorization.gradient)
-        promised = -0.5 * float(factorization.gradient @ direction)
+        promised = 0.5 * factorization.forward(-factorization.gradient)
         # linearised residuals have no more to lose, unless the matrix is singular to rounding
-        most = 0.5 * sum(float((group.residual**2).sum()) for group in evaluated.groups)
-        is_sound = 0.0 <= promised <= (1.0 + MODEL_ROUNDING) * most
-        return (direction, promised) if is_sound else None
+        most = 0.5 * sum(float((one.residual**2).sum()) for one in evaluated.rows.values())
+        return promised if 0.0 <= promised <= (1.0 + MODEL_ROUNDING) * most else None
 
-    def _tried(
-        self, direction: Rows, promised: float, evaluated: Evaluated
-    ) -> tuple[float, Mapping[str, Rows], Evaluated]:
-        """Go along a step, by less if all of it does not lower the cost: gain, values, costs."""
-        length = 1.0
+    def _tried(self, promised: float, evaluated: Evaluated) -> Trial:
+        """Go along the step that was begun, by less if all of it does not lower the cost."""
+        factorization = self._factorization
+        if self.num_unknowns > MANY_BLOCKS * self._block_size and len(evaluated.gaussians) == 0:
+            least = math.sqrt(LEFT_OUT * promised / self.num_unknowns)
+            direction = factorization.backward(least)
+            moving = self._moving(direction)
+            if moving is not None:
+                moved = self._linearizer.moved(direction, moving)
+                places = self._touching(moving)
+                change = Change(places, self._linearizer.evaluate(moved, places))
+                decrease = change.decrease(evaluated)
+                if decrease >= MOST_GAIN * promised:
+                    return Trial(decrease / promised, evaluated.cost - decrease, moved, change)
+            factorization.forward(-factorization.gradient)
+        direction, length = factorization.backward(), 1.0
         while True:
             moved = self._linearizer.moved(length * direction)
             candidate = self.evaluate(moved)
             expected = (2.0 - length) * length * promised
             gain = (evaluated.cost - candidate.cost) / expected
             if gain >= MIN_GAIN or length < MIN_LENGTH:
-                return gain, moved, candidate
+                return Trial(gain, candidate.cost, moved, candidate)
             length *= 0.5
+
+    def _moving(self, direction: Rows) -> dict[str, Places] | None:
+        """By type the nodes that a step moves; None: more than half of all."""
+        moving, num_moving, num_nodes = {}, 0, 0
+        for name, table in self._nodes.items():
+            unknowns = table.unknowns.column[:, None] + np.arange(table.dim)
+            moving[name] = np.flatnonzero(direction[unknowns].any(axis=1))
+            num_moving, num_nodes = num_moving + len(moving[name]), num_nodes + table.count
+        return moving if 2 * num_moving < num_nodes else None
+
+    def _touching(self, moving: Mapping[str, Places]) -> dict[str, Places]:
+        """By factor the instances that touch some nodes."""
+        flags = {}
+        for name, places in moving.items():
+            flags[name] = np.zeros(self._nodes[name].count, np.bool_)
+            flags[name][places] = True
+        return {name: np.flatnonzero(one.touching(flags)) for name, one in self._factors.items()}
 
     def _rounding(self, evaluated: Evaluated) -> float:
         """A promise that rounding of the residuals explains, if the cost is next to nothing."""
@@ -440,7 +521,7 @@ class Incremental:
             return 0.0
         sizes = [float(np.abs(rows).max()) for rows in self.values().values()]
         largest = max(sizes, default=0.0)
-        squares = sum(float((one.entries**2).sum()) for one in evaluated.groups)
+        squares = sum(float((one.entries**2).sum()) for one in evaluated.rows.values())
         return (float(np.finfo(np.float64).eps) * largest) ** 2 * squares
 
     def _damp(self) -> bool:
@@ -448,24 +529,39 @@ class Incremental:
         self._damping = max(DAMPING_GROWTH * self._damping, FIRST_DAMPING)
         return self._damping <= MAX_DAMPING
 
-    def _note(
-        self, cost: float, candidate: float, damping: float, gain: float, start_s: float
-    ) -> None:
-        accepted = gain >= MIN_GAIN
+    def _note(self, cost: float, trial: Trial, start_s: float) -> None:
+        accepted = trial.gain >= MIN_GAIN
         reason = "" if accepted else "the cost did not decrease as promised"
         self.records.append(
             IterationRecord(
                 iteration=len(self.records) + 1,
-                cost=candidate if accepted else cost,
-                candidate_cost=candidate,
-                damping=damping,
-                gain_ratio=gain,
+                cost=trial.cost if accepted else cost,
+                candidate_cost=trial.cost,
+                damping=self._damping,
+                gain_ratio=trial.gain,
                 linear_iterations=1,
                 step_accepted=accepted,
                 reason=reason,
                 time_s=time.perf_counter() - start_s,
             )
         )
+
+    def _is_singular(self, sizes: Rows) -> bool:
+        """Factorise with the least damping; whether the matrix without it is singular.
+
+        It is if v^T J^T J v is next to nothing, relative to v^T `sizes` v, where v is the solution
+        for the unknown with the least pivot.
+        """
+        factorization = self._factorization
+        factorization.factorize(LEAST_DAMPING * sizes)
+        if not factorization.is_definite:
+            return False
+        _, unknown = factorization.weakest(sizes)
+        chosen = np.zeros(self.num_unknowns)
+        chosen[unknown] = 1.0
+        solution = factorization.solve(chosen)
+        length = float((sizes * solution**2).sum())
+        return float(solution[unknown]) - LEAST_DAMPING * length <= NO_PIVOT * length
 
     def covariances(self, chosen: Mapping[str, NDArray[np.int64]]) -> dict[str, Rows]:
         """Return (k, dim, dim) blocks of the inverse of J^T J for nodes, by type and place.
@@ -476,10 +572,12 @@ class Incremental:
         factorization = self._factorization
         self._linearize(self.current(), 0.0)
         sizes = self._sizes()
-        factorization.factorize()
-        is_singular = not factorization.is_definite
-        if is_singular:
-            factorization.factorize(LEAST_DAMPING * sizes)
+        is_singular = self._is_weak and self._is_singular(sizes)
+        if not is_singular:
+            factorization.factorize()
+            is_singular = not factorization.is_definite
+            if is_singular:
+                factorization.factorize(LEAST_DAMPING * sizes)
         found = {}
         for name, places in chosen.items():
             table = self._nodes[name]

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.codegen.source import COUNT
 from caspar.equations.factor_kernels import derivative_kernel
 from caspar.equations.node_kernels import move_kernel
 from caspar.equations.parts import FactorPart, SolverPart
-from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind
+from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, TracedFactor
 from caspar.frontend.precision import TYPES
-from caspar.live.tables import FactorTable, NodeTable, Rows
-from caspar.memory.binding import Binding
+from caspar.live.tables import FactorTable, GrowingRows, NodeTable, Rows
+from caspar.memory.array import Binding
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
-from caspar.solver.input.problem import Problem
+from caspar.runtime.cpu.launch import CpuSequence
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 from caspar.solver.normal.instance_kernels import (
     InstanceInputs,
     InstanceKernels,
@@ -34,8 +35,11 @@ from caspar.solver.normal.instance_kernels import (
 
 EXACT = TYPES[Precision.FLOAT64]
 
+Places = NDArray[np.int64]
+NO_PLACES: Places = np.zeros(0, np.int64)
+
 FEW_INSTANCES = 16
-"""The least number of instances that there is memory for if only new ones are evaluated."""
+"""The least number of instances that there is memory for if only some are evaluated."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,85 @@ class RowGroup:
         return RowGroup(self.residual[blocks], self.columns[blocks], self.entries[blocks])
 
 
+class FactorRows:
+    """Costs and rows of all instances of a factor.
+
+    Args:
+        costs: (m,).
+        group: The rows; their memory is written to from now on.
+
+    Attributes:
+        total: The sum of the costs.
+    """
+
+    def __init__(self, costs: Rows, group: RowGroup) -> None:
+        self._height, self.total = group.residual.shape[1], float(costs.sum())
+        parts = (costs[:, None], group.residual, group.columns, _flat(group.entries))
+        self._parts = [GrowingRows.of(part) for part in parts]
+
+    @property
+    def costs(self) -> Rows:
+        """(m,), a view."""
+        column: Rows = self._parts[0].column
+        return column
+
+    @property
+    def group(self) -> RowGroup:
+        """The rows, as views."""
+        residual, columns, entries = (part.rows for part in self._parts[1:])
+        shape = (len(entries), self._height, columns.shape[1])
+        return RowGroup(residual, columns, entries.reshape(shape))
+
+    def append(self, costs: Rows, group: RowGroup) -> None:
+        """Add instances."""
+        new = (costs, group.residual, group.columns, group.entries)
+        for part, rows in zip(self._parts, new, strict=True):
+            part.append(rows)
+        self.total += float(costs.sum())
+
+    def write(self, places: Places, costs: Rows, group: RowGroup) -> None:
+        """Set costs and rows of some instances, which depend on the same unknowns as before."""
+        new = (costs[:, None], group.residual, group.columns, _flat(group.entries))
+        for part, rows in zip(self._parts, new, strict=True):
+            part.rows[places] = rows
+        self.total = float(self.costs.sum())
+
+
+def _flat(entries: Rows) -> Rows:
+    count, height, width = entries.shape
+    return entries.reshape(count, height * width)
+
+
+class _Counted:
+    """A kernel that is bound to memory for many items, and runs on as many as there are."""
+
+    def __init__(self, launch: Any) -> None:
+        self._launch, self._sequence = launch, CpuSequence([launch])
+        params = launch.kernel.source.params
+        self._count_at = [param.field for param in params].index(COUNT)
+
+    def run(self, count: int) -> None:
+        """Run on the first items."""
+        self._launch.set_address(self._count_at, count)
+        self._launch.num_blocks = -(-count // self._launch.kernel.block_size)
+        self._sequence.write()
+        self._sequence.run()
+
+
+def _unknowns_used(factor: TracedFactor, argument: Argument, block_size: int) -> Places:
+    """The unknowns of a node that a residual depends on, in whole blocks: not a velocity's."""
+    chart = argument.storage_by_tangent
+    used = [
+        any(
+            str(symbol) in factor.symbols_used and chart[row, component] != 0
+            for row, symbol in enumerate(argument.symbols)
+        )
+        for component in range(argument.tangent_dim)
+    ]
+    blocks = np.reshape(used if any(used) else [True] * len(used), (-1, block_size))
+    return np.flatnonzero(np.repeat(blocks.any(axis=1), block_size))
+
+
 class _BoundFactor:
     """The kernel of a factor, bound to memory for some instances.
 
@@ -66,6 +149,7 @@ class _BoundFactor:
         table: Of the factor.
         values: Memory of the node types, by name.
         capacity: Instances that fit.
+        used: By node argument the unknowns that have columns.
     """
 
     def __init__(
@@ -75,10 +159,10 @@ class _BoundFactor:
         table: FactorTable,
         values: Mapping[str, Packed],
         capacity: int,
+        used: Mapping[str, Places],
     ) -> None:
-        self.table, self.capacity = table, capacity
+        self.table, self.capacity, self._used = table, capacity, used
         self._values = {one.node_type.name: values[one.node_type.name] for one in table.arguments}
-        self._copied = 0, 0
         self._columns: NDArray[np.int64] = np.zeros((0, 0), np.int64)
         factor = table.factor
         nodes = {one.name: np.zeros(capacity, np.int32) for one in table.arguments}
@@ -102,7 +186,7 @@ class _BoundFactor:
         for one in table.arguments:
             dims[_jacobian(one)] = len(factor.residual) * one.tangent_dim
         launch, self._outputs = self._inputs.bind(kernels.of(factor, "rows"), dims)
-        self._run = backend.repeated_runner([launch])
+        self._kernel = _Counted(launch)
 
     def fits(self, values: Mapping[str, Packed], count: int) -> bool:
         """Return whether some instances fit, values are in the same memory, and so are tables."""
@@ -113,57 +197,60 @@ class _BoundFactor:
 
     def forget(self) -> None:
         """Rows of the table have changed: copy all again."""
-        self._copied = 0, 0
+        self._columns = self._columns[:0]
 
-    def evaluate(self, tables: Mapping[str, NodeTable], first: int) -> tuple[Rows, RowGroup]:
-        """Costs, (m,), and rows of the instances from one on."""
-        table, count = self.table, self.table.count - first
-        self._copy(tables, first)
-        self._run()
+    def evaluate(
+        self, tables: Mapping[str, NodeTable], places: Places | None
+    ) -> tuple[Rows, RowGroup]:
+        """Costs, (m,), and rows of some instances, or of all."""
+        table = self.table
+        if places is None:
+            chosen: slice | Places = slice(0, table.count)
+            self._copy(tables, slice(len(self._columns), table.count))
+        else:
+            chosen, self._columns = places, self._columns[:0]
+            self._copy(tables, places)
+        columns, count = self._columns, len(self._columns)
+        self._kernel.run(count)
         costs = self._outputs[SolverPart.COSTS.addend][:count, 0].copy()
         residual = self._outputs[FactorPart.RESIDUAL.text][:count].copy()
-        entries = np.empty(
-            (count, residual.shape[1], sum(one.tangent_dim for one in table.arguments))
-        )
+        entries = np.empty((count, residual.shape[1], columns.shape[1]))
         end = 0
         for argument in table.arguments:
-            nodes = tables[argument.node_type.name]
-            places = table.nodes[argument.source].column[first:]
-            begin, end = end, end + argument.tangent_dim
-            own = entries[:, :, begin:end]
-            own[...] = self._outputs[_jacobian(argument)][:count].reshape(own.shape)
-            is_held = (nodes.free.rows == 0.0).any(axis=1)[places]
-            if is_held.any():
-                own[is_held] *= nodes.free.rows[places[is_held]][:, None, :]
-        found = RowGroup(residual, self._columns, entries)
+            nodes, used = tables[argument.node_type.name], self._used[argument.name]
+            begin, end = end, end + len(used)
+            jacobian = self._outputs[_jacobian(argument)][:count]
+            jacobian = jacobian.reshape(count, -1, argument.tangent_dim)
+            is_all = len(used) == argument.tangent_dim
+            entries[:, :, begin:end] = jacobian if is_all else jacobian[:, :, used]
+            if nodes.has_held:
+                free = nodes.free.rows[table.nodes[argument.source].column[chosen]]
+                entries[:, :, begin:end] *= free[:, None, used]
         if WEIGHT in table.constants:
-            ignored = table.constants[WEIGHT].column[first:] == 0.0
+            ignored = table.constants[WEIGHT].column[chosen] == 0.0
             if ignored.any():
                 # whatever the residual is
-                for rows in (costs, found.residual, found.entries):
+                for rows in (costs, residual, entries):
                     rows[ignored] = 0.0
-        return costs, found
+        return costs, RowGroup(residual, columns, entries)
 
-    def _copy(self, tables: Mapping[str, NodeTable], first: int) -> None:
-        """Copy what the kernel reads of instances from one on; those that were copied stay."""
-        table, count = self.table, self.table.count - first
-        known = self._copied[1] if self._copied[0] == first else 0
-        self._copied = first, count
-        if known == count:
-            return
-        given, new = slice(first + known, table.count), slice(known, count)
-        columns = []
+    def _copy(self, tables: Mapping[str, NodeTable], chosen: slice | Places) -> None:
+        """Copy what the kernel reads of some instances behind those that were copied."""
+        table, known = self.table, len(self._columns)
+        columns, count = [], 0
         for argument in table.arguments:
-            places = table.nodes[argument.source].column[given]
-            self._inputs.index[argument.name][new] = places
+            places = table.nodes[argument.source].column[chosen]
+            count = len(places)
+            if count == 0:
+                return
+            self._inputs.index[argument.name][known : known + count] = places
             unknowns = tables[argument.node_type.name].unknowns.column[places, None]
-            columns.append(unknowns + np.arange(argument.tangent_dim))
-        added = np.concatenate(columns, axis=1)
-        before = self._columns[:known].reshape(known, added.shape[1])
-        self._columns = np.concatenate([before, added])
+            columns.append(unknowns + self._used[argument.name])
+        added, new = np.concatenate(columns, axis=1), slice(known, known + count)
+        self._columns = np.concatenate([self._columns, added]) if known > 0 else added
         for one in table.factor.tables:
             if not table.is_shared(one.source):
-                numbers = table.constants[one.source].column[given]
+                numbers = table.constants[one.source].column[chosen]
                 self._inputs.rows[one.name][new] = table.pools[one.source].starts(numbers)
         for source, constant in table.constants.items():
             if source in table.pools:
@@ -171,7 +258,7 @@ class _BoundFactor:
             if table.is_shared(source):
                 self._inputs.write(source, constant.rows, slice(0, 1))
             else:
-                self._inputs.write(source, constant.rows[given], new)
+                self._inputs.write(source, constant.rows[chosen], new)
 
 
 def _jacobian(argument: Argument) -> str:
@@ -185,18 +272,24 @@ class Linearizer:
         backend: The processor.
         nodes: Tables of the node types, by name.
         factors: Tables of the factors, by name.
+        block_size: Unknowns of a block; of a node a factor has columns for whole blocks.
     """
 
     def __init__(
-        self, backend: Backend, nodes: Mapping[str, NodeTable], factors: Mapping[str, FactorTable]
+        self,
+        backend: Backend,
+        nodes: Mapping[str, NodeTable],
+        factors: Mapping[str, FactorTable],
+        block_size: int = 1,
     ) -> None:
         self._backend = backend
-        self._nodes, self._factors = nodes, factors
+        self._nodes, self._factors, self._block_size = nodes, factors, block_size
         maker = partial(derivative_kernel, types=EXACT, has_residual=True)
         self._kernels = InstanceKernels(backend, "rows of live problems", {"rows": maker})
         self._bound: dict[tuple[str, bool], _BoundFactor] = {}
+        self._used: dict[str, dict[str, Places]] = {}
         self._values: dict[str, Packed] = {}
-        self._moves: dict[str, tuple[Packed, Callable[[Rows, Rows], Rows]]] = {}
+        self._moves: dict[str, tuple[Packed, Callable[[Rows, Rows, Rows], Rows]]] = {}
 
     def forget(self) -> None:
         """Rows of factors were removed or written: read all of them again."""
@@ -204,21 +297,20 @@ class Linearizer:
             bound.forget()
 
     def evaluate(
-        self, values: Mapping[str, Rows], known: Mapping[str, int] | None = None
+        self, values: Mapping[str, Rows], chosen: Mapping[str, Places] | None = None
     ) -> dict[str, tuple[Rows, RowGroup]]:
         """Return the (m,) costs and the rows of each factor that has instances.
 
         Args:
             values: By node type (count, storage_dim).
-            known: By factor the number of instances, from the first one on, that are left out;
-                factors without others are left out then. Best if few remain.
+            chosen: By factor which of its instances; others are left out. Best if few remain.
         """
-        chosen = {
-            name: 0 if known is None else known.get(name, 0)
-            for name, table in self._factors.items()
-            if table.count > (0 if known is None else known.get(name, 0))
-        }
-        for name, rows in values.items() if len(chosen) > 0 else ():
+        places: dict[str, Places | None] = {}
+        for name, table in self._factors.items():
+            own = None if chosen is None else chosen.get(name, NO_PLACES)
+            if table.count > 0 and (own is None or len(own) > 0):
+                places[name] = own
+        for name, rows in values.items() if len(places) > 0 else ():
             packed = self._values.get(name)
             if packed is None or packed.count < len(rows):
                 capacity = self._nodes[name].values.capacity
@@ -226,34 +318,53 @@ class Linearizer:
                 self._values[name] = packed
             packed.write(rows, slice(0, len(rows)))
         return {
-            name: self._bound_factor(name, is_part=known is not None, first=first).evaluate(
-                self._nodes, first
-            )
-            for name, first in chosen.items()
+            name: self._bound_factor(name, own).evaluate(self._nodes, own)
+            for name, own in places.items()
         }
 
-    def _bound_factor(self, name: str, *, is_part: bool, first: int) -> _BoundFactor:
-        table, key = self._factors[name], (name, is_part)
-        count = table.count - first
+    def _bound_factor(self, name: str, places: Places | None) -> _BoundFactor:
+        table, key = self._factors[name], (name, places is None)
+        count = table.count if places is None else len(places)
         bound = self._bound.get(key)
         if bound is None or not bound.fits(self._values, count):
-            self._kernels.load([table.factor], ["rows"])
+            factor = table.factor
+            self._kernels.load([factor], ["rows"])
+            if name not in self._used:
+                self._used[name] = {
+                    one.name: _unknowns_used(factor, one, self._block_size)
+                    for one in table.arguments
+                }
             most = max(one.capacity for one in table.nodes.values())
-            capacity = max(2 * count, FEW_INSTANCES) if is_part else most
-            bound = _BoundFactor(self._backend, self._kernels, table, self._values, capacity)
+            capacity = most if places is None else max(2 * count, FEW_INSTANCES)
+            used = self._used[name]
+            bound = _BoundFactor(self._backend, self._kernels, table, self._values, capacity, used)
             self._bound[key] = bound
         return bound
 
-    def moved(self, step: Rows) -> dict[str, Rows]:
-        """Return (count, storage_dim) values by node type, after a step of all unknowns."""
+    def moved(self, step: Rows, chosen: Mapping[str, Places] | None = None) -> dict[str, Rows]:
+        """Return (count, storage_dim) values by node type, after a step of all unknowns.
+
+        Args:
+            step: (num_unknowns,).
+            chosen: By node type the nodes that move, if the others stay.
+        """
         found = {}
         for name, table in self._nodes.items():
-            if table.count > 0:
-                places = table.unknowns.column[:, None] + np.arange(table.dim)
-                found[name] = self._move(table)(table.values.rows, step[places])
+            if table.count == 0:
+                continue
+            rows, free, firsts = table.values.rows, table.free.rows, table.unknowns.column
+            if chosen is None:
+                places = firsts[:, None] + np.arange(table.dim)
+                found[name] = self._move(table)(rows, step[places], free)
+            else:
+                own = chosen[name]
+                found[name] = moved = rows.copy()
+                if len(own) > 0:
+                    places = firsts[own, None] + np.arange(table.dim)
+                    moved[own] = self._move(table)(rows[own], step[places], free[own])
         return found
 
-    def _move(self, table: NodeTable) -> Callable[[Rows, Rows], Rows]:
+    def _move(self, table: NodeTable) -> Callable[[Rows, Rows, Rows], Rows]:
         name = table.node.name
         known = self._moves.get(name)
         if known is not None and known[0].count >= table.count:
@@ -272,14 +383,13 @@ class Linearizer:
             "free": free.binding,
             "moved": Binding(data, capacity),
         }
-        run = backend.repeated_runner([backend.bind(kernel, bindings, capacity)])
+        bound = _Counted(backend.bind(kernel, bindings, capacity))
 
-        def move(values: Rows, by: Rows) -> Rows:
+        def move(values: Rows, by: Rows, share: Rows) -> Rows:
             used = slice(0, len(values))
-            packed.write(values, used)
-            step.write(by, used)
-            free.write(table.free.rows, used)
-            run()
+            for memory, rows in ((packed, values), (step, by), (free, share)):
+                memory.write(rows, used)
+            bound.run(len(values))
             return np.array(output[used])
 
         self._moves[name] = packed, move

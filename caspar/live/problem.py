@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from caspar.errors import InputError
+from caspar.errors import InputError, OptionError
 from caspar.live.gaussian import Gaussian
 from caspar.live.gaussians import Gaussians
 from caspar.live.incremental import Incremental, UpdateResult
@@ -25,7 +27,7 @@ from caspar.runtime.arrays import to_numpy
 from caspar.runtime.select import select_backend
 from caspar.solver.choice.recipe import checked_factors
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.fixed import read_fixed
+from caspar.solver.input.constraints import read_fixed
 from caspar.solver.input.problem_reader import read_factor
 from caspar.solver.result.by_name import ByName, unknown_name
 from caspar.solver.result.result import SolveResult
@@ -173,8 +175,7 @@ class Problem:
         """
         with self._lock:
             table = self._factor_table(name)
-            places = table.places(f"remove_factors, factor {name}", handles)
-            table.keep(_all_but(table.count, places))
+            table.keep(~table.flags(f"remove_factors, factor {name}", handles))
             self._incremental.forget()
 
     def remove_nodes(self, name: str, ids: Any, *, with_factors: bool = False) -> None:
@@ -190,7 +191,8 @@ class Problem:
                 touches a node and `with_factors` is False.
         """
         with self._lock:
-            removed = {name: self._flags(f"remove_nodes, node type {name}", name, ids)}
+            where = f"remove_nodes, node type {name}"
+            removed = {name: self._node_table(name).flags(where, ids)}
             touched = self._touching(removed)
             gaussians = self._gaussians.touching(removed)
             if not with_factors:
@@ -198,13 +200,13 @@ class Problem:
                     if flags.any():
                         handle = int(self._factors[factor].numbers[flags][0])
                         raise InputError(
-                            f"remove_nodes, node type {name}: {int(flags.sum())} instances of "
+                            f"{where}: {int(flags.sum())} instances of "
                             f"factor {factor} touch these nodes, first handle {handle}; remove "
                             "them first, pass with_factors=True, or use marginalize"
                         )
                 if len(gaussians) > 0:
                     raise InputError(
-                        f"remove_nodes, node type {name}: Gaussian {gaussians[0]} touches these "
+                        f"{where}: Gaussian {gaussians[0]} touches these "
                         "nodes; remove it first, pass with_factors=True, or use marginalize"
                     )
             self._remove(removed, touched, gaussians)
@@ -240,7 +242,7 @@ class Problem:
         chosen = name if isinstance(name, Mapping) else {name: ids}
         with self._lock:
             removed = {
-                one: self._flags(f"marginalize, node type {one}", one, numbers)
+                one: self._node_table(one).flags(f"marginalize, node type {one}", numbers)
                 for one, numbers in chosen.items()
             }
             touched, gaussians = self._touching(removed), self._gaussians.touching(removed)
@@ -250,12 +252,12 @@ class Problem:
                 groups = incremental.current().touching(touched, gaussians)
                 return self._gaussians.made(groups, removed, incremental.num_unknowns)
 
-            made = incremental.alone(make)
+            made = incremental.alone(make, is_dense=True)
             if made is not None:
                 constants = (self._gaussians.by_handle[one].constant for one in gaussians)
                 made = replace(made, constant=made.constant + sum(constants))
-            self._remove(removed, touched, gaussians)
-            return None if made is None else self._added(made)
+            handle = self._remove(removed, touched, gaussians, made)
+            return None if made is None else handle
 
     def set_values(self, name: str, ids: Any, values: Any) -> None:
         """Put nodes elsewhere.
@@ -331,14 +333,7 @@ class Problem:
                         "handles at once"
                     )
             # with the rest as it is, what is new is checked as ever
-            rest = table.arrays()
-            given = {}
-            for argument in table.factor.inputs:
-                source = argument.source
-                if source in arrays:
-                    given[source] = _on_host(arrays[source])
-                elif source in rest:
-                    given[source] = _picked(rest[source], places, shared=table.is_shared(source))
+            given = {**table.arrays(places), **_on_host(arrays)}
             counts = {one: nodes.count for one, nodes in self._nodes.items()}
             read = read_factor(table.given, given, counts, self._reader())
             _check_length(where, read.count, len(places), "handles")
@@ -415,7 +410,8 @@ class Problem:
             shape = (len(gaussian.residual), width)
             if gaussian.rows.shape != shape:
                 raise InputError(f"add_gaussian: rows {gaussian.rows.shape}; expected {shape}")
-            return self._added(gaussian)
+            self._incremental.forget()
+            return self._gaussians.replace([], gaussian)
 
     def remove_gaussian(self, handle: int) -> None:
         """Remove a Gaussian.
@@ -427,7 +423,7 @@ class Problem:
             if handle not in self.gaussians:
                 known = ", ".join(map(str, self.gaussians)) or "there is none"
                 raise InputError(f"remove_gaussian: no Gaussian has handle {handle!r}: {known}")
-            self._gaussians.remove([handle])
+            self._gaussians.replace([handle])
             self._incremental.forget()
 
     def arrays(self) -> dict[str, Any]:
@@ -438,6 +434,26 @@ class Problem:
         with self._lock:
             found: dict[str, Any] = dict(self.values)
             return found | {name: table.arrays() for name, table in self._factors.items()}
+
+    def refused(self, name: str) -> NDArray[np.bool_]:
+        """Return which instances are left out: they look up outside of a table that refuses that.
+
+        They are evaluated at the current values, by a `caspar.Solver`.
+
+        Args:
+            name: Of the factor. Tables of a class with `border="refuse"` count.
+
+        Returns:
+            (count,) in the order of `handles`.
+
+        Raises:
+            InputError: There is no such factor.
+        """
+        with self._lock:
+            table = self._factor_table(name)
+            if table.count == 0 or not table.factor.inside:
+                return np.zeros(table.count, np.bool_)
+            return self._solver.evaluate(self.arrays()).refused(name)
 
     def update(self, *, max_iterations: int = 1, cost_tolerance: float = 1e-7) -> UpdateResult:
         """Move the values towards the minimum, as quickly as can be.
@@ -457,15 +473,19 @@ class Problem:
         with self._lock, self._backend.scope():
             return self._incremental.run(most, checked.cost_tolerance)
 
-    def solve(self, **options: Unpack[SolveOptionsDict]) -> SolveResult:
+    def solve(
+        self, *, bounds: Mapping[str, Any] | None = None, **options: Unpack[SolveOptionsDict]
+    ) -> SolveResult:
         """Move the values to the minimum.
 
         By `caspar.Solver.solve`; a problem with Gaussians by Gauss-Newton steps on the processor,
         with damping only if a step does not lower the cost.
 
         Args:
+            bounds: As for `caspar.Solver.solve`, nodes in the order of `ids`. They are those of
+                this call: `update` does not know them.
             **options: As for `caspar.Solver.solve`. With Gaussians `max_iterations` and
-                `cost_tolerance` only.
+                `cost_tolerance` only, and no bounds.
 
         Returns:
             What `caspar.Solver.solve` returns; arrays are in the order of `ids` and `handles`.
@@ -474,17 +494,20 @@ class Problem:
             OptionError: An unknown option, one out of range, or one that Gaussians do not allow.
             SizeError, InputError, OutOfMemoryError: As `caspar.Solver.solve`.
         """
+        if "fixed" in options:
+            raise OptionError("fixed: say what a live problem holds by set_fixed, not in solve")
         checked = SolveOptions.from_mapping(options)
         with self._lock:
             if len(self.gaussians) > 0:
+                named = [*options, *(["bounds"] if bounds is not None else [])]
                 with self._backend.scope():
-                    return self._incremental.solve(checked, options)
+                    return self._incremental.solve(checked, named)
             fixed = {
                 name: table.free.rows == 0.0
                 for name, table in self._nodes.items()
                 if not table.free.rows.all()
             }
-            result = self._solver.solve(self.arrays(), fixed=fixed, **options)
+            result = self._solver.solve(self.arrays(), fixed=fixed, bounds=bounds, **options)
             for name, rows in result.values.items():
                 self._nodes[name].values.rows[...] = rows
             self._incremental.forget()
@@ -511,7 +534,8 @@ class Problem:
                 is_all = isinstance(ids, str) and ids == "all"
                 numbers = table.numbers if is_all else ids
                 chosen[name] = table.places(f"covariance, node type {name}", numbers)
-            return self._incremental.alone(lambda: self._incremental.covariances(chosen))
+            work = partial(self._incremental.covariances, chosen)
+            return self._incremental.alone(work, is_dense=False)
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -528,23 +552,16 @@ class Problem:
         (name,) = {one.node_type.name for one in table.arguments if one.source == source}
         return self._nodes[name]
 
-    def _flags(self, where: str, name: str, ids: Any) -> Flags:
-        table = self._node_table(name)
-        flags = np.zeros(table.count, np.bool_)
-        flags[table.places(where, ids)] = True
-        return flags
-
-    def _added(self, gaussian: Gaussian) -> int:
-        handle = self._gaussians.add(gaussian)
-        self._incremental.forget()
-        return handle
-
     def _touching(self, removed: Mapping[str, Flags]) -> dict[str, Flags]:
         return {name: table.touching(removed) for name, table in self._factors.items()}
 
     def _remove(
-        self, removed: Mapping[str, Flags], touched: Mapping[str, Flags], gaussians: list[int]
-    ) -> None:
+        self,
+        removed: Mapping[str, Flags],
+        touched: Mapping[str, Flags],
+        gaussians: list[int],
+        added: Gaussian | None = None,
+    ) -> int:
         for name, flags in touched.items():
             self._factors[name].keep(~flags)
         for name, flags in removed.items():
@@ -552,8 +569,8 @@ class Problem:
             for table in self._factors.values():
                 table.renumber(name, np.cumsum(kept) - 1)
             self._nodes[name].keep(kept)
-        self._gaussians.remove(gaussians)
         self._incremental.forget()
+        return self._gaussians.replace(gaussians, added)
 
 
 def _found(tables: Mapping[str, Table], name: str, what: str) -> Table:
@@ -572,22 +589,6 @@ def _on_host(given: Any) -> Any:
     return to_numpy(given.get() if hasattr(given, "get") else given)
 
 
-def _all_but(count: int, places: Ids) -> Flags:
-    kept = np.ones(count, np.bool_)
-    kept[places] = False
-    return kept
-
-
 def _check_length(where: str, found: int, expected: int, what: str) -> None:
     if found != expected:
         raise InputError(f"{where}: {found} rows for {expected} {what}; give one row for each")
-
-
-def _picked(given: Any, places: Ids, *, shared: bool) -> Any:
-    """The rows of some instances, of what a table passes to a solver."""
-    if shared:
-        return given
-    if not isinstance(given, Mapping):
-        return given[places]
-    # the tables that an instance does not name are left out when they are read
-    return {"values": given["values"], "index": given["index"][places]}

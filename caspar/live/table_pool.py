@@ -6,14 +6,17 @@ once after tables have come or gone.
 """
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import InputError
+from caspar.frontend.markers import Table
 
 Numbers = NDArray[np.int64]
-Memory = NDArray[np.float64]
+Memory = NDArray[Any]
+"""Tables as kernels read them: float64, or the bits of float16."""
 
 
 class TablePool:
@@ -21,15 +24,15 @@ class TablePool:
 
     Args:
         title: Factor and argument, for errors.
-        num_axes: Axes of a table.
+        table: Their class.
 
     Attributes:
         version: Counts how often tables have come or gone.
     """
 
-    def __init__(self, title: str, num_axes: int) -> None:
+    def __init__(self, title: str, table: type[Table]) -> None:
         self.version = 0
-        self._title, self._num_axes = title, num_axes
+        self._title, self._table = title, table
         self._tables: dict[bytes, Memory] = {}
 
     def numbers_of(self, tables: Memory) -> Numbers:
@@ -39,9 +42,8 @@ class TablePool:
             InputError: They have another size than those that are here.
         """
         for known in self._tables.values():
-            sizes = known[: self._num_axes], tables[0, : self._num_axes]
-            if not np.array_equal(*sizes):
-                here, new = (tuple(map(int, one)) for one in sizes)
+            here, new = (tuple(self._table.sizes(one)) for one in (known, tables[0]))
+            if here != new:
                 raise InputError(
                     f"{self._title}: tables of {new} samples; those of earlier instances have "
                     f"{here}, and all tables of an argument have one size"

@@ -18,18 +18,18 @@ from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import (
     WEIGHT,
-    Argument,
     ArgumentKind,
     NodeType,
     TracedFactor,
 )
 from caspar.frontend.markers import Table
 from caspar.live.table_pool import TablePool
+from caspar.memory.array import address
 from caspar.runtime.arrays import to_numpy
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
+from caspar.solver.input.problem import ConstantArray, FactorArrays
 from caspar.tracing import traced_factor
 
-MIN_CAPACITY = 16
+MIN_CAPACITY = 64
 
 
 class GrowingRows:
@@ -41,11 +41,16 @@ class GrowingRows:
 
     Attributes:
         count: Rows in use.
+        address: Of the memory, until it grows.
     """
 
     def __init__(self, width: int, dtype: DTypeLike = np.float64) -> None:
         self.count = 0
-        self._memory: NDArray[Any] = np.zeros((MIN_CAPACITY, width), dtype)
+        self._set(np.zeros((MIN_CAPACITY, width), dtype))
+
+    def _set(self, memory: NDArray[Any]) -> None:
+        self._memory = memory
+        self.address = address(memory)
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -75,9 +80,21 @@ class GrowingRows:
             shape = (max(end, self.capacity * 3 // 2), self._memory.shape[1])
             grown = np.zeros(shape, self._memory.dtype)
             grown[: self.count] = self.rows
-            self._memory = grown
+            self._set(grown)
         self._memory[self.count : end] = rows.reshape(len(rows), self._memory.shape[1])
         self.count = end
+
+    @staticmethod
+    def of(rows: NDArray[Any]) -> "GrowingRows":
+        """Return rows with the memory of an array, (count, width)."""
+        made = GrowingRows.__new__(GrowingRows)
+        made.count = len(rows)
+        made._set(rows)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles have the rows in use, in memory of their own."""
+        return GrowingRows.of, (self.rows.copy(),)
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
         """Drop the rows that are not kept, (count,); the others stay in order."""
@@ -159,9 +176,15 @@ class Numbered:
             raise InputError(f"{where}: {self.word} {first} of {self.title} is repeated")
         return places.astype(np.int64)
 
+    def flags(self, where: str, given: Any) -> Flags:
+        """Flags of all rows, True for the given numbers, each once: see `places`."""
+        flags = np.zeros(self.count, np.bool_)
+        flags[self.places(where, given)] = True
+        return flags
+
     def rows(self) -> dict[str, Any]:
         """All that is kept of the rows, for `take`: nothing symbolic."""
-        symbolic = ("node", "factor", "given")
+        symbolic = ("node", "factor", "given", "arguments")
         return {name: one for name, one in self.__dict__.items() if name not in symbolic}
 
     def take(self, rows: Mapping[str, Any]) -> None:
@@ -206,6 +229,11 @@ class NodeTable(Numbered):
         """Unknowns of a node."""
         return self.node.tangent_dim
 
+    @property
+    def has_held(self) -> bool:
+        """Return whether a component of a node is held."""
+        return not self.free.rows.all()
+
     def add(self, values: Rows, first_unknown: int) -> Ids:
         """Append (k, storage_dim) checked values; the ids of the new nodes."""
         count = len(values)
@@ -229,6 +257,7 @@ class FactorTable(Numbered):
 
     Attributes:
         factor: It, with a weight and the parameters of its loss for each instance.
+        arguments: Its node arguments.
         nodes: By the user's name of each shared node argument (count,) rows of the node table.
         constants: By the user's name of each constant its rows, (count, dim); of constants that
             all instances share (1, dim). Of tables: numbers in their pool, (count, 1) or (1, 1).
@@ -239,6 +268,10 @@ class FactorTable(Numbered):
         super().__init__(f"factor {factor.name}", "handle")
         self.given = factor
         self.factor = with_terms(factor, term_names(factor))
+        self.arguments = self.factor.nodes
+        self._shared = {
+            one.source for one in self.factor.inputs if one.kind is ArgumentKind.CONST_UNIQUE
+        }
         self.nodes: dict[str, GrowingRows] = {}
         self.constants: dict[str, GrowingRows] = {}
         self.pools: dict[str, TablePool] = {}
@@ -255,14 +288,9 @@ class FactorTable(Numbered):
                 case _ if argument.table is not None:
                     where = f"{self.title}, argument {argument.source}"
                     self.constants[argument.source] = GrowingRows(1, np.int64)
-                    self.pools[argument.source] = TablePool(where, argument.table.dims)
+                    self.pools[argument.source] = TablePool(where, argument.table)
                 case _:
                     self.constants[argument.source] = GrowingRows(argument.storage_dim)
-
-    @property
-    def arguments(self) -> tuple[Argument, ...]:
-        """Node arguments."""
-        return self.factor.nodes
 
     def add(self, read: FactorArrays) -> Ids:
         """Append checked arrays; the handles of the new instances.
@@ -307,14 +335,14 @@ class FactorTable(Numbered):
             InputError: A table has another size than those of earlier instances.
         """
         index = None if constant.index is None else np.asarray(constant.index)
-        rows: Rows = np.asarray(constant.rows, np.float64)
         if name not in self.pools:
+            rows: Rows = np.asarray(constant.rows, np.float64)
             return rows if index is None else rows[index]
         starts = np.zeros(1, np.int32) if index is None else index
         if len(starts) == 0:
             return np.zeros((0, 1), np.int64)
         first, which = np.unique(starts, return_inverse=True)
-        tables = self._table(name).split(rows[:, 0], first)
+        tables = self._table(name).split(np.asarray(constant.rows)[:, 0], first)
         return self.pools[name].numbers_of(tables)[which][:, None]
 
     def write(self, names: Iterable[str], places: Ids, read: FactorArrays) -> None:
@@ -346,10 +374,7 @@ class FactorTable(Numbered):
 
     def is_shared(self, name: str) -> bool:
         """Return whether all instances have one row of a constant."""
-        return any(
-            one.source == name and one.kind is ArgumentKind.CONST_UNIQUE
-            for one in self.factor.inputs
-        )
+        return name in self._shared
 
     def keep(self, kept: Flags) -> None:
         """Drop the instances that are not kept."""
@@ -377,20 +402,24 @@ class FactorTable(Numbered):
                 column = self.nodes[argument.source].column
                 column[...] = places[column]
 
-    def arrays(self) -> dict[str, Any]:
-        """Return copies for `Solver.solve` of this factor."""
-        found: dict[str, Any] = {name: one.column.copy() for name, one in self.nodes.items()}
+    def arrays(self, places: Ids | None = None) -> dict[str, Any]:
+        """Return copies for `Solver.solve` of this factor, or of some of its instances."""
+        chosen = slice(None) if places is None else places
+        found: dict[str, Any] = {
+            name: one.column[chosen].copy() for name, one in self.nodes.items()
+        }
         for argument in self.factor.inputs:
             if argument.node is not None:
                 continue
-            rows = self.constants[argument.source].rows.copy()
+            rows = self.constants[argument.source].rows
+            rows = (rows if self.is_shared(argument.source) else rows[chosen]).copy()
             if argument.table is not None:
                 tables = self._tables(argument.source)
                 is_shared = argument.kind is ArgumentKind.CONST_UNIQUE
                 indexed = {"values": tables, "index": rows[:, 0]}
                 found[argument.source] = tables[0] if is_shared else indexed
             elif argument.kind is ArgumentKind.CONST_INDEXED:
-                found[argument.source] = {"values": rows, "index": np.arange(self.count)}
+                found[argument.source] = {"values": rows, "index": np.arange(len(rows))}
             elif argument.source in term_names(self.given):
                 found[argument.source] = rows[:, 0]
             elif argument.kind is ArgumentKind.CONST_UNIQUE:

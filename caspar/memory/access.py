@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.scope import CpuScope, CudaScope
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
 from caspar.memory.layout import PARTIAL_CHUNK, chunk_widths, partial_chunk_widths
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 
@@ -31,12 +30,9 @@ groups. As the owner of an index: that of the items' partners, see `memory.tilin
 
 @dataclass(frozen=True)
 class Field:
-    """A parameter that an access needs besides the array and its length.
+    """A parameter `<argument>_<name>` that an access needs besides the array and its length.
 
-    Attributes:
-        name: The generated parameter is `<argument>_<name>`.
-        dtype: Type of the array whose address is passed; None for an int32 number.
-        written: Whether the kernel writes that array.
+    `dtype` is that of the array whose address is passed; None for an int32 number.
     """
 
     name: str
@@ -257,11 +253,8 @@ class ExchangeAccessor(ReadAccessor):
     """A pattern by which items that share an object pass values to each other, such as sums.
 
     Its kernels are `tiled`: see `memory.tiling.node_tiles`. What comes before the exchange may be
-    done several times, so no store may come before it.
-
-    Attributes:
-        collects: Whether values of the items come together, for one of them that leads; else what
-            that one has is passed to the others.
+    done several times, so no store may come before it. If it `collects`, values of the items come
+    together, for one of them that leads; else what that one has is passed to the others.
     """
 
     collects: ClassVar[bool] = True
@@ -331,12 +324,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class BoundWrite:
-    """A write with its memory.
-
-    Attributes:
-        binding: What the kernel's argument is bound to.
-        finish: Kernels that complete it.
-    """
+    """What the kernel's argument is bound to, and the kernels that complete it."""
 
     binding: Binding
     finish: tuple[Finish, ...] = ()

@@ -50,6 +50,16 @@ def array_scalars(dim: int, dtype: DType, num_objects: int) -> int:
     return object_scalars(dim, dtype) * num_objects
 
 
+HALF_WORDS = 2
+"""Numbers that hold a size in the memory of tables in float16: its uint16 words, the low one first.
+"""
+
+
+def first_number(num_axes: int, dtype: DType) -> int:
+    """Where the numbers of a table begin in its memory, behind its sizes along its axes."""
+    return num_axes * (HALF_WORDS if dtype is DType.FLOAT16 else 1)
+
+
 def rows_are_blocked(dim: int, dtype: DType) -> bool:
     """Return whether (n, dim) C-contiguous rows have the very bytes of the blocked layout.
 

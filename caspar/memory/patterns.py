@@ -1,13 +1,8 @@
 """All access patterns, by name: what `caspar.ReadSequential` and the like are."""
 
+from caspar.memory.accessors.blocked import ReadRows, WriteRows
 from caspar.memory.accessors.indexed import AddIndexed, ReadIndexed, WriteIndexed
-from caspar.memory.accessors.pair import (
-    AddPair,
-    ReadPair,
-    ReadPairStridedWithDefault,
-    WritePair,
-)
-from caspar.memory.accessors.rows import ReadRows, WriteRows
+from caspar.memory.accessors.pair import AddPair, ReadPair, ReadPairStridedWithDefault, WritePair
 from caspar.memory.accessors.sequential import (
     AddSequential,
     ReadSequential,
@@ -21,14 +16,21 @@ from caspar.memory.accessors.strided import (
     ReadStridedWithDefault,
     WriteStrided,
 )
-from caspar.memory.accessors.sums.block_sum import AddBlockSum, WriteBlockSum
 from caspar.memory.accessors.sums.partials import (
     AddSharedPartials,
     AddStretchPartials,
     AddSumPartials,
     ReadPartials,
 )
-from caspar.memory.accessors.sums.sums import AddSharedSum, AddSum, AddUnique, ReadShared, WriteSum
+from caspar.memory.accessors.sums.sums import (
+    AddBlockSum,
+    AddSharedSum,
+    AddSum,
+    AddUnique,
+    ReadShared,
+    WriteBlockSum,
+    WriteSum,
+)
 
 __all__ = [
     "AddBlockSum",

@@ -14,12 +14,7 @@ from caspar.ir.ops import Op
 
 @dataclass(frozen=True, eq=False)
 class OpCosts:
-    """Prices of the ops the passes choose between.
-
-    Attributes:
-        name: Name of the target.
-        prices: Op -> price; ops left out are not native.
-    """
+    """Prices, by target, of the ops the passes choose between; ops left out are not native."""
 
     name: str
     prices: Mapping[Op, float]
@@ -95,14 +90,5 @@ CUDA_FLOAT64 = OpCosts(
 # Estimates. A reciprocal is a division; reciprocal roots, sincos and norms are not one operation.
 CPU = OpCosts(
     "cpu",
-    {
-        Op.MUL: 1,
-        Op.RCP: 5,
-        Op.DIV: 5,
-        Op.SQRT: 6,
-        Op.CBRT: 25,
-        Op.POW: 45,
-        Op.SIN: 20,
-        Op.COS: 20,
-    },
+    {Op.MUL: 1, Op.RCP: 5, Op.DIV: 5, Op.SQRT: 6, Op.CBRT: 25, Op.POW: 45, Op.SIN: 20, Op.COS: 20},
 )

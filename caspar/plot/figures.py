@@ -147,9 +147,8 @@ def plot_costs(result: SolveResult) -> Figure:
 def save(figure: Figure, path: FilePath) -> None:
     """Write a figure into an image file.
 
-    Raises:
-        OSError: The file cannot be written; the old one is unchanged.
-        ValueError: The suffix is not that of an image, or `path` is no path.
+    Raises a `ValueError` if the suffix is not that of an image, an `OSError` if it cannot be
+    written.
     """
     # Drawn first and written then: an error of the drawing leaves an old file alone.
     image = io.BytesIO()

@@ -17,8 +17,7 @@ from mpl_toolkits.mplot3d.axes3d import Axes3D
 
 from caspar.io.bal import BalProblem
 from caspar.io.compressed import FilePath
-from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.io.graphs.pose_graph import PoseGraph, PoseGraphKind
 from caspar.io.rotations import conjugate, rotate
 from caspar.plot.figures import (
     COST_COLOR,
@@ -50,10 +49,7 @@ _LEAST_AGREEMENT = 0.1
 
 
 def plot_bundle_adjustment(
-    before: BalProblem,
-    after: BalProblem,
-    result: SolveResult,
-    path: FilePath,
+    before: BalProblem, after: BalProblem, result: SolveResult, path: FilePath
 ) -> None:
     """Draw the cost, and the scene from above before and after, into an image file.
 
@@ -109,7 +105,6 @@ class _View:
     height: float
 
     def project(self, positions: FloatArray) -> FloatArray:
-        """(n, 2) places of (n, 3) positions."""
         projected: FloatArray = (positions - self.centre) @ self.axes
         return projected
 
@@ -156,7 +151,6 @@ def _central(positions: FloatArray) -> FloatArray:
 
 
 def _principal(positions: FloatArray) -> FloatArray:
-    """(3, 3) orthogonal unit vectors as rows, from the longest extent to the shortest."""
     vectors: FloatArray = np.linalg.eigh(positions.T @ positions).eigenvectors
     return vectors.T[::-1]
 
@@ -294,7 +288,6 @@ def _draw_in_space(axis: Axes3D, graph: PoseGraph) -> None:
 
 
 def _lines(graph: PoseGraph) -> list[tuple[FloatArray, dict[str, Any]]]:
-    """Segments, (n, 2, dim), and how to draw them, what is drawn first first."""
     places = _places(graph)
     order = np.argsort(np.argsort(graph.ids, kind="stable"), kind="stable")
     ends = np.stack([graph.index_a, graph.index_b], axis=1)
@@ -313,7 +306,6 @@ def _lines(graph: PoseGraph) -> list[tuple[FloatArray, dict[str, Any]]]:
 
 
 def _points(graph: PoseGraph) -> list[tuple[FloatArray, dict[str, Any]]]:
-    """Points, (n, dim), and how to draw them."""
     places = _places(graph)
     held = places[graph.fixed]
     drawn = [
@@ -330,7 +322,6 @@ def _places(graph: PoseGraph) -> FloatArray:
 
 
 def _limits(graph: PoseGraph) -> FloatArray:
-    """(dim, 2) what is drawn along each axis."""
     places = np.concatenate([_places(graph), graph.landmarks.points])
     low, high = places.min(axis=0), places.max(axis=0)
     margin = _MARGIN * max(float((high - low).max()), 1e-9)
@@ -338,7 +329,6 @@ def _limits(graph: PoseGraph) -> FloatArray:
 
 
 def _handles(graph: PoseGraph) -> list[Line2D]:
-    """Return the entries of the legend of a graph."""
     handles = [Line2D([], [], color=PATH_COLOR, label="path")]
     handles.append(Line2D([], [], color=LOOP_COLOR, label="loop"))
     if graph.num_landmarks > 0:
@@ -352,7 +342,6 @@ def _handles(graph: PoseGraph) -> list[Line2D]:
 
 
 def _with_costs(result: SolveResult, height: float) -> tuple[Figure, SubFigure]:
-    """A figure with the costs drawn, and its lower part for two panels of a height in inches."""
     figure = empty_figure(2.0 * PANEL_WIDTH + 0.8, COSTS_HEIGHT + height)
     (costs,), (drawings,) = figure.subfigures(
         2, 1, squeeze=False, height_ratios=(COSTS_HEIGHT, height)
@@ -368,7 +357,6 @@ def _marker(marker: str, size: float, color: str, label: str) -> Line2D:
 
 
 def _draw_legend(axis: Axes, handles: list[Line2D]) -> None:
-    """Say above the drawing what is what."""
     axis.legend(
         handles=handles,
         loc="lower right",
@@ -381,7 +369,6 @@ def _draw_legend(axis: Axes, handles: list[Line2D]) -> None:
 
 
 def _show_plainly(axis: Axes) -> None:
-    """One scale for both axes, and a pale frame."""
     axis.set_aspect("equal")
     axis.tick_params(labelsize="small", colors="0.35")
     for spine in axis.spines.values():

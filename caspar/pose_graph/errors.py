@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.io.graphs.pose_graph import PoseGraph, PoseGraphKind
 from caspar.io.rotations import (
     FloatArray,
     compose_se2,
@@ -58,7 +57,6 @@ def _squared(errors: FloatArray, roots: FloatArray) -> float:
 
 
 def _errors(graph: PoseGraph) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Errors and roots of information of each kind of measurement that the graph has."""
     compose, invert = _compose(graph.kind), _invert(graph.kind)
     poses, points = graph.poses, graph.landmarks.points
     edge = compose(invert(poses[graph.index_a]), poses[graph.index_b])
@@ -91,12 +89,8 @@ def _errors(graph: PoseGraph) -> dict[str, tuple[FloatArray, FloatArray]]:
 
 
 def _seen(
-    graph: PoseGraph,
-    pose: NDArray[np.int32],
-    offset: FloatArray,
-    landmark: NDArray[np.int32],
+    graph: PoseGraph, pose: NDArray[np.int32], offset: FloatArray, landmark: NDArray[np.int32]
 ) -> FloatArray:
-    """Landmarks in the axes of sensors."""
     sensor = _compose(graph.kind)(graph.poses[pose], offset)
     return transform(_invert(graph.kind)(sensor), graph.landmarks.points[landmark])
 

@@ -13,7 +13,7 @@ import symforce.symbolic as sf
 
 from caspar.factors.making import Choices, each, library, make_factor, node
 from caspar.frontend.factors.factor import Factor
-from caspar.io.graphs.kind import PoseGraphKind
+from caspar.io.graphs.pose_graph import PoseGraphKind
 
 
 class Plane:

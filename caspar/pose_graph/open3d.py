@@ -128,7 +128,6 @@ def _one_of_each_part(terms: Mapping[str, Any], num: int, reference: int) -> NDA
 
 
 def _write(graph: Any, poses: Any, reference: int, confidence: Any, kept: Any) -> None:
-    """Write poses and confidence into a graph, and leave the edges that are kept."""
     matrices = np.tile(np.eye(4), (len(poses), 1, 1))
     matrices[:, :3, :3] = Rotation.from_quat(poses[:, :4]).as_matrix()
     matrices[:, :3, 3] = poses[:, 4:]
@@ -156,7 +155,6 @@ def _reference(option: Any, num: int) -> int:
 
 
 def _terms(edges: list[Any], num: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-    """Arguments of the factors for all edges, and which ones are uncertain."""
     for place, edge in enumerate(edges):
         start, end = edge.source_node_id, edge.target_node_id
         if not (0 <= start < num and 0 <= end < num and start != end):

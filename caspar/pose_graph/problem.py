@@ -49,11 +49,7 @@ class Problem:
 
 
 def problem(
-    graph: PoseGraph,
-    *,
-    fix_first: bool | None = None,
-    loss: Any = None,
-    loss_scale: float = 1.0,
+    graph: PoseGraph, *, fix_first: bool | None = None, loss: Any = None, loss_scale: float = 1.0
 ) -> Problem:
     """Make factors and arrays of a graph. Twice the cost without loss is g2o's chi2.
 
@@ -124,7 +120,6 @@ def solved_graph(graph: PoseGraph, result: SolveResult) -> PoseGraph:
 
 
 def _terms(graph: PoseGraph) -> dict[str, dict[str, Any]]:
-    """The arguments of each factor that has instances."""
     bearing = _seen(graph.bearings)
     angle = bearing.pop("measured")[:, 0]
     bearing["direction"] = np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -181,7 +176,6 @@ def _seen(group: Sightings) -> dict[str, Any]:
 def _fixed(
     graph: PoseGraph, fix_first: bool | None
 ) -> tuple[dict[str, NDArray[np.bool_]], NDArray[np.int64]]:
-    """Return the held nodes, and the poses held only to fix their part of the graph."""
     fixed = {"Pose": graph.fixed.copy(), "Landmark": graph.landmarks.fixed.copy()}
     if fix_first is False or graph.num_poses == 0:
         return fixed, np.empty(0, np.int64)
@@ -202,10 +196,9 @@ def _fixed(
 
 
 def connected_parts(graph: PoseGraph) -> tuple[int, NDArray[np.int64]]:
-    """Find the parts of a graph that measurements connect.
+    """Find the parts of a graph that measurements connect, and their number.
 
-    Returns:
-        Their number, and (num_poses + num_landmarks,) the part of each pose and landmark.
+    Returns the part of each pose, then of each landmark.
     """
     landmarks = [
         group.landmark.astype(np.int64) + graph.num_poses

@@ -52,11 +52,7 @@ class Summary:
 
     def __str__(self) -> str:
         """Return sizes, start, chi2, and the report of the solve."""
-        lines = [
-            repr(self.graph),
-            *self.remarks,
-            f"chi2 {self.start.chi2:.8g} -> {self.chi2:.8g}",
-        ]
+        lines = [repr(self.graph), *self.remarks, f"chi2 {self.start.chi2:.8g} -> {self.chi2:.8g}"]
         return "\n".join([*lines, "", str(self.result)])
 
 

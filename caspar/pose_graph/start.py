@@ -18,10 +18,10 @@ from caspar.errors import FileFormatError, InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.initialize.chordal import chordal
 from caspar.io.graphs.chained import chained_poses, mean_points, with_plain_edges
-from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.pose_graph import (
     Landmarks,
     PoseGraph,
+    PoseGraphKind,
     Priors,
     SensorEdges,
     Sightings,
@@ -56,16 +56,10 @@ def can_grow(graph: PoseGraph) -> bool:
 
 
 def grown(graph: PoseGraph, solver_of: SolverOf, **options: Any) -> PoseGraph:
-    """Find start values by solving more and more of a graph.
+    """Find start values by solving more and more of a graph: it has other poses and landmarks then.
 
     Poses that are held stay. Landmarks without a sighting, of which only bearings are known, begin
-    where the graph has them.
-
-    Returns:
-        The graph with other poses and landmarks.
-
-    Raises:
-        InputError: A pose has no edge to one of a lower id.
+    where the graph has them. Raises an `InputError` if a pose has no edge to one of a lower id.
     """
     order = np.argsort(graph.ids, kind="stable")
     plain = with_plain_edges(graph)
@@ -140,7 +134,6 @@ def _placed(
 def _solved(
     graph: PoseGraph, is_in: NDArray[np.bool_], solver_of: SolverOf, options: dict[str, Any]
 ) -> PoseGraph:
-    """The graph with solved values for those of its poses that are in, and their landmarks."""
     part, rows, landmark_rows = part_of(graph, is_in)
     task = problem(part, **options)
     result = solver_of(task.factors).solve(
@@ -158,12 +151,7 @@ def part_of(
 ) -> tuple[PoseGraph, NDArray[np.int64], NDArray[np.int64]]:
     """Cut some poses out of a graph, with the landmarks that they see and all that joins them.
 
-    Args:
-        graph: As a reader returns it.
-        is_in: (num_poses,) the poses to keep.
-
-    Returns:
-        The part, and the rows in `graph` of its poses and of its landmarks.
+    Returns the part, and the rows in `graph` of its poses and of its landmarks.
     """
     rows = np.flatnonzero(is_in)
     place = np.cumsum(is_in) - 1
@@ -332,7 +320,6 @@ def _is_scattered(start: Start) -> bool:
 
 
 def _moved(graph: PoseGraph, poses: FloatArray) -> PoseGraph:
-    """The graph with other poses, and landmarks where these see them."""
     landmarks = graph.landmarks
     points, counts = mean_points(graph.kind, poses, graph.sightings, graph.num_landmarks)
     is_kept = landmarks.fixed | (counts == 0)

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from caspar.errors import MissingPackageError
 from caspar.scene.colors import ErrorScale, error_scale, rgb
-from caspar.scene.frusta import frustum_length, frustum_strokes
 from caspar.scene.reader import SceneReader
-from caspar.scene.scene import GroupKind, Scene, State
+from caspar.scene.scene import GroupKind, Scene, State, frustum_length, frustum_strokes
 from caspar.solver.result.result import IterationRecord
 from caspar.solver.solver import Solver
 

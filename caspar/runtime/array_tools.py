@@ -18,15 +18,7 @@ MAX_ON_HOST = 1 << 20
 
 
 class ArrayTools:
-    """A library, and the way between its arrays and those of the device.
-
-    Args:
-        backend: The device.
-        num_items: Length of the arrays, about.
-
-    Attributes:
-        xp: NumPy or CuPy.
-    """
+    """`xp`, NumPy or CuPy, for arrays of about `num_items`, and the way to it and back."""
 
     def __init__(self, backend: Backend, num_items: int) -> None:
         self._backend = backend

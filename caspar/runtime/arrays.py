@@ -6,18 +6,45 @@ imported for it: whoever passes a torch tensor has torch loaded.
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from caspar.errors import CasparError, InputError
 from caspar.memory.array import Array
-from caspar.runtime.pieces import in_pieces
 from caspar.user_arrays import refuse_masked
 from caspar.user_warnings import warn_user
+
+Result = TypeVar("Result")
+
+PIECE_BYTES = 4 << 20
+NUM_THREADS = 4
+"""Threads that work on pieces. If as many upload, 29 M observations are set up in 0.29 instead of
+0.45 s (H200)."""
+
+
+def in_pieces(
+    work: Callable[..., Result], *arrays: Array, piece_bytes: int = PIECE_BYTES
+) -> list[Result]:
+    """Call a function with the same rows of each of the arrays; return the results in order.
+
+    Small arrays are one piece; else the largest has `piece_bytes` in a piece.
+    """
+    num_rows, num_bytes = len(arrays[0]), max(array.nbytes for array in arrays)
+    if num_bytes < 2 * piece_bytes:
+        return [work(*arrays)]
+    step = max(1, piece_bytes * num_rows // num_bytes)
+
+    def piece(first: int) -> Result:
+        return work(*(array[first : first + step] for array in arrays))
+
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        return list(pool.map(piece, range(0, num_rows, step)))
+
 
 _DLPACK_HOST = (1, 3)
 """DLPack device types in host memory: CPU and pinned CPU memory."""
@@ -55,16 +82,9 @@ def location(array: Any) -> Location:
 
 @contextmanager
 def reading(where: str, given: Any) -> Iterator[None]:
-    """Report what goes wrong while a user's array is read as an error of the input.
+    """Raise what goes wrong while the user's array `given` is read as an `InputError` about it.
 
     The exception is the array's own, so it may be of any class.
-
-    Args:
-        where: What the array is for.
-        given: The array.
-
-    Raises:
-        InputError: Names `where`, the type of the array and what it said.
     """
     try:
         yield
@@ -77,11 +97,7 @@ def reading(where: str, given: Any) -> Iterator[None]:
 
 
 def checked_location(where: str, given: Any) -> Location:
-    """Return where a user's array lives.
-
-    Raises:
-        InputError: The array does not say, for example because it has been deleted.
-    """
+    """Return where a user's array lives; `InputError` if it was deleted, for example."""
     if type(given) is np.ndarray:
         return HOST
     with reading(where, given):
@@ -91,9 +107,7 @@ def checked_location(where: str, given: Any) -> Location:
 def to_numpy(array: Any) -> Any:
     """A host array as NumPy, sharing memory where possible.
 
-    Raises:
-        TypeError, ValueError, RuntimeError, BufferError: It cannot be read as an array, or it is
-            masked and hides numbers.
+    Raises what NumPy raises if it cannot be read as an array, or if it is masked and hides numbers.
     """
     if type(array) is np.ndarray:
         return array
@@ -114,12 +128,9 @@ def rows_on_host(given: Any, to_host: Callable[[Array], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Moved:
-    """Values after a solve, on the backend's device.
+    """Values after a solve: (n, dim) at its start and, fresh, at its end, of the storage type.
 
-    Attributes:
-        start: (n, dim) values the solve began with, of the storage type.
-        end: (n, dim) values it ended with, fresh, of the storage type.
-        has_held: Whether numbers of a row may have been held, while others moved.
+    `has_held`: numbers of a row may have been held, while others moved.
     """
 
     start: Array
@@ -136,15 +147,9 @@ def give_back(
 ) -> Any:
     """A result as the kind of array that was given, on the same device.
 
-    Rows that did not move are those that were given, not rounded to the storage type; where
-    numbers may have been held, so is each number that did not move.
-
-    Args:
-        moved: The values.
-        given: What the user passed: its library and device decide.
-        dtype: NumPy type of the result.
-        to_host: Copies a backend's array to NumPy.
-        to_device: Takes the user's array to the backend, if it lives there.
+    Rows that did not move are those that were given, not rounded to the storage type; where numbers
+    may have been held, so is each number that did not move. `to_device` takes the user's array to
+    the backend, if it lives there.
     """
     start, end, is_host = moved.start, moved.end, location(given) == HOST
     if is_host:
@@ -176,7 +181,6 @@ def _fill(
 
 
 def _restore_each(result: Array, start: Array, end: Array, given: Array) -> None:
-    """Put numbers that did not move back as they were given."""
     with np.errstate(over="ignore"):
         rounded = given.astype(start.dtype)
     stays = _same(start, end) & _same(rounded, start)
@@ -184,7 +188,6 @@ def _restore_each(result: Array, start: Array, end: Array, given: Array) -> None
 
 
 def _restore(result: Array, start: Array, end: Array, given: Array) -> None:
-    """Put rows that did not move back as they were given."""
     # most have moved, and the first column says so already
     may_stay = _same(start[:, 0], end[:, 0])
     if not may_stay.any():
@@ -199,7 +202,6 @@ def _restore(result: Array, start: Array, end: Array, given: Array) -> None:
 
 
 def _same(one: Array, other: Array) -> Array:
-    """Compare two arrays by entry; NaN equals NaN."""
     return (one == other) | ((one != one) & (other != other))
 
 

@@ -6,6 +6,7 @@ plan, `run` in the inner loop.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -14,26 +15,82 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array, PickedRows
-from caspar.memory.binding import Binding, Late
+from caspar.memory.array import Array, Binding, Late, PickedRows
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
-from caspar.runtime.traits import BackendTraits
 
 if TYPE_CHECKING:
-    from caspar.runtime.nvidia.usage import KernelUsage
+    from caspar.runtime.nvidia.occupancy import KernelUsage
+
+
+@dataclass(frozen=True)
+class BackendTraits:
+    """Properties of a backend on which decisions outside of it rest.
+
+    Attributes:
+        target: What kernels are generated for, a key of `codegen.targets.TARGETS`: `cuda` or
+            `cpu`.
+        launches_are_asynchronous: Whether a call returns before its work is done, so that the
+            device can work while the host decides.
+        host_arrays_are_copied: Whether arrays of the host must be copied before kernels read them.
+        prices_are_known: Whether the prices of ops and `Backend.machine_balance` are those of the
+            device: only then is deriving Jacobians again weighed against reading them.
+        factorizes_in_parallel: Whether sparse matrices are formed and factorised by the whole
+            device. Where one core does it, full matrices and long lists of pairs are avoided, and
+            small matrices are sparse ones.
+        dense_replaces_sparse: Whether the sparse library is optional; a dense matrix takes its
+            place where it is missing.
+        ranges_are_known_by_order: Whether kernels follow the order of an index, which tells its
+            range too: the range is then tested by building that order.
+        members_share_memory: Whether devices that share a problem are parts of one host, so that
+            more of them have no more memory.
+        adds_up_by_nccl: Whether devices add up by NCCL; else through the memory of the host, or by
+            sockets.
+    """
+
+    target: str
+    launches_are_asynchronous: bool
+    host_arrays_are_copied: bool
+    prices_are_known: bool
+    factorizes_in_parallel: bool
+    dense_replaces_sparse: bool
+    ranges_are_known_by_order: bool
+    members_share_memory: bool
+    adds_up_by_nccl: bool
+
+
+CUDA_TRAITS = BackendTraits(
+    target="cuda",
+    launches_are_asynchronous=True,
+    host_arrays_are_copied=True,
+    prices_are_known=True,
+    factorizes_in_parallel=True,
+    dense_replaces_sparse=True,
+    ranges_are_known_by_order=True,
+    members_share_memory=False,
+    adds_up_by_nccl=True,
+)
+
+CPU_TRAITS = BackendTraits(
+    target="cpu",
+    launches_are_asynchronous=False,
+    host_arrays_are_copied=False,
+    prices_are_known=False,
+    factorizes_in_parallel=False,
+    dense_replaces_sparse=False,
+    ranges_are_known_by_order=False,
+    members_share_memory=True,
+    adds_up_by_nccl=False,
+)
 
 
 class PlainDecision(NamedTuple):
-    """The kernel that decides about plain steps.
+    """The kernel for the processor that decides about plain steps.
 
-    Attributes:
-        text: A kernel for the processor. Its table holds numbers, of which the first one tells
-            whether it takes no step and the second one counts steps; a row of each step; addresses
-            of entries of D and how many there are; and scalars.
-        num_numbers: Numbers.
-        num_scalars: Scalars.
+    Its table holds numbers, of which the first one tells whether it takes no step and the second
+    one counts steps; a row of each step; addresses of entries of D and how many there are; and
+    scalars.
     """
 
     text: str
@@ -50,11 +107,7 @@ class PlainSteps(Protocol):
         """Take steps, at most so many: numbers before and behind them, and a row of each step."""
 
     def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
-        """Go on with other arrays, once the launches are bound again.
-
-        Returns:
-            False: steps take too long there, and the host has to take them.
-        """
+        """Go on with other arrays after a new binding; False: the host has to take the steps."""
 
 
 class Kernel(Protocol):
@@ -70,11 +123,7 @@ class Kernel(Protocol):
 
 
 class Launch(Protocol):
-    """A kernel with everything bound: running it costs one call.
-
-    Attributes:
-        values: What is passed for each parameter.
-    """
+    """A kernel bound to the `values` of its parameters: running it costs one call."""
 
     @property
     def values(self) -> Sequence[int | Array]:
@@ -99,9 +148,7 @@ class LaunchSequence(Protocol):
     def run_until(self, flag: Array, max_runs: int) -> None:
         """Run until `flag[0]` is not zero, at most `max_runs` times and a few guarded ones.
 
-        Args:
-            flag: (1,) float64 on the device; kernels guarded by it do nothing once it is set.
-            max_runs: Upper bound of the runs that do something.
+        Kernels guarded by the flag, (1,) float64 on the device, do nothing once it is set.
         """
 
 
@@ -114,11 +161,7 @@ class LateSequence(LaunchSequence, Protocol):
     """Launches that can be bound again, by what their late bindings are then."""
 
     def bind_again(self, numbers: LateNumbers) -> None:
-        """Write parameters and numbers of blocks anew.
-
-        Args:
-            numbers: What other launches have looked up; more is added.
-        """
+        """Write parameters and numbers of blocks anew; looks up `numbers`, and adds to them."""
 
 
 class Loop(Protocol):
@@ -167,11 +210,7 @@ class Memory(Protocol):
         """NumPy or CuPy."""
 
     def allocate(self, num_bytes: int) -> Array:
-        """Uninitialised memory as a (num_bytes,) uint8 array.
-
-        Raises:
-            OutOfMemoryError: Names needed and available bytes.
-        """
+        """Uninitialised memory as (num_bytes,) uint8; `OutOfMemoryError` names both sizes."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -190,11 +229,7 @@ class Memory(Protocol):
         """Copy an array of the host, or rows of one, to the device."""
 
     def upload(self, array: Any) -> Array:
-        """An array of this backend's device: the same memory where possible, else a copy.
-
-        Args:
-            array: A NumPy array, or an array of a device the backend accepts.
-        """
+        """An array of the host or the device: the same memory where possible, else a copy."""
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """Return whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
@@ -205,20 +240,13 @@ class Memory(Protocol):
     def take_rows(self, target: Array, rows: Array, order: Array) -> None:
         """Set `target[i]` to `rows[order[i]]`.
 
-        Args:
-            target: (n, width), contiguous.
-            rows: (m, width) of the same type.
-            order: (n,) int32 or int64, within 0 .. m - 1.
+        All are contiguous rows of one width and type; the order is int32 or int64.
         """
 
     def largest(self, arrays: Sequence[Array]) -> list[NDArray[np.float64]]:
         """Return the largest magnitude of each column of arrays; waits for the device.
 
-        Args:
-            arrays: (n, width) each, on the device or the host.
-
-        Returns:
-            (width,) each; 0 if there are no rows, NaN if a column has a NaN.
+        0 if there are no rows, NaN if a column has a NaN.
         """
 
     def move(
@@ -226,13 +254,10 @@ class Memory(Protocol):
     ) -> None:
         """Set `target` to `source`, moved column by column, perhaps by a rounding as well.
 
-        Args:
-            target: (n, width) float32 or float64, contiguous.
-            source: The same.
-            added: (width,) what is added to each column, of at most 4.
-            draw: 0 to 31: each number but zero also moves by a rounding, up or down, and by the
-                size of what is added in the same direction; a bit of a multiple of its place says
-                which. None: no rounding.
+        Both are (n, width) float32 or float64, contiguous; `added` is what is added to each of at
+        most 4 columns. `draw`, 0 to 31: each number but zero also moves by a rounding, up or down,
+        and by the size of what is added in the same direction; a bit of a multiple of its place
+        says which. None: no rounding.
         """
 
     def host_copies(self, arrays: Sequence[Array]) -> HostCopies:
@@ -249,28 +274,13 @@ class Indexing(Protocol):
         """Tiles of an index; see `memory.tiling.tiles.build_tile_index`."""
 
     def tile_order(self, index: Array, tile_size: int) -> TileOrder:
-        """Order of an index within tiles; waits for the device.
-
-        Args:
-            index: (n,) int32, any numbers.
-            tile_size: Items of a tile, one of `memory.tiling.tiles.ORDER_TILE_SIZES`.
-        """
+        """Order of an (n,) int32 index within tiles of that size; waits for the device."""
 
     def first_outside(self, index: Array, size: int) -> int | None:
-        """Entry of an index that is outside 0 .. size - 1, the first; None: all are inside.
-
-        Args:
-            index: (n,) int32.
-            size: Objects that may be named.
-        """
+        """Entry of an (n,) int32 index outside 0 .. size - 1, the first; None: all are inside."""
 
     def first_repeated(self, index: Array, size: int) -> int | None:
-        """Entry whose object an earlier entry names too; None: no object is named twice.
-
-        Args:
-            index: (n,) int32, within 0 .. size - 1.
-            size: Objects that may be named.
-        """
+        """Entry whose object an earlier entry names too; None: no object is named twice."""
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
         """Order of items in which tiles have few partials: `memory.tiling.tiles.locality_order`."""
@@ -288,14 +298,8 @@ class Indexing(Protocol):
     ) -> NodeTiles:
         """Tiles that do not split nodes; see `memory.tiling.node_tiles.build_node_tiles`.
 
-        Args:
-            node: (n,) int32, within 0 .. num_nodes - 1.
-            partner: (n,) int32, within 0 .. num_partners - 1, or None.
-            num_nodes: Number of nodes.
-            num_partners: Number of partners.
-            tile_size: Items of a tile, one of `memory.tiling.tiles.ORDER_TILE_SIZES`.
-            dtype: Of the items' places; None: the narrowest that takes them.
-            keep_order: Nodes stand in the order that tiles shall have.
+        `dtype` is of the items' places; None: the narrowest that takes them. With `keep_order`,
+        nodes stand in the order that tiles shall have.
         """
 
     def node_order(
@@ -325,11 +329,7 @@ class Executor(Protocol):
     ) -> None:
         """Compile a kernel ahead of `load`, while the next one is generated; may do nothing.
 
-        Args:
-            source: What to compile.
-            block_size: Threads of a block with which it will probably be loaded; None: the
-                preferred number.
-            is_settled: As `load` will be told.
+        Arguments as `load` will get them; `block_size` None: the preferred number of threads.
         """
 
     def load(
@@ -339,17 +339,12 @@ class Executor(Protocol):
         *,
         is_settled: bool = False,
     ) -> Mapping[str, Kernel]:
-        """Compile (or fetch from the cache) kernels, by name.
+        """Compile (or fetch from the cache) kernels, by name; `CompileError` if a source does not.
 
-        Args:
-            sources: What to compile.
-            block_size: Threads of a block, of the kernels that allow it; None: chosen for each
-                kernel by the registers and the shared memory it needs.
-            is_settled: Whether kernels must be the same in every run. Else a backend may look for
-                better ones in the background, which later calls and processes get.
-
-        Raises:
-            CompileError: A source did not compile.
+        `block_size`: threads of a block, of the kernels that allow it; None: chosen for each kernel
+        by the registers and the shared memory it needs. `is_settled`: kernels must be the same in
+        every run. Else a backend may look for better ones in the background, which later calls and
+        processes get.
         """
 
     def bind(
@@ -385,12 +380,9 @@ class Executor(Protocol):
         """The same for many runs, each as cheap as can be."""
 
     def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
-        """Seconds of a run, measured some times.
+        """Seconds of a run that enqueues work, measured some times, each over about a millisecond.
 
-        Args:
-            run: Enqueues the work, as `runner` does; it is run many more times than that.
-            num_samples: How often. Each sample is the mean over runs that take about a
-                millisecond together, on CUDA without what their launches cost the host.
+        On CUDA without what the launches cost the host.
         """
 
     @property
@@ -434,38 +426,26 @@ class Factorizations(Protocol):
     ) -> PlainSteps | None:
         """Return a driver of plain Levenberg-Marquardt steps without the host; None: there is none.
 
-        Args:
-            decision: Returns the kernel that decides.
-            step: Launches that lead from scored values to a scored candidate.
-            accept: Makes the candidate the current values.
-            scalars: The solver's scalars that it reads, (1,) each.
-            diagonals: (n, lanes) each, the entries of D.
+        `decision` returns the kernel that decides; `step` leads from scored values to a scored
+        candidate, and `accept` makes it the current values. The decision reads the solver's
+        scalars, (1,) each, and the entries of D, (n, lanes) each.
         """
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation of dense matrices of one size, in float64.
 
-        Args:
-            size: Rows and columns.
-            outcome: (2,) float64 on the device, written by every solve; None: one of its own.
+        `outcome`, (2,) float64 on the device, is written by every solve; None: one of its own.
         """
 
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None
     ) -> SparseFactorization:
-        """Cholesky factorisation of sparse matrices of one pattern, in float64.
+        """Cholesky factorisation of sparse matrices of one pattern, analysed here, in float64.
 
-        The pattern is analysed here.
-
-        Args:
-            indptr: (size + 1,) int32 on the device: where the rows of the lower triangle begin.
-            indices: (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
-                entry, which must be there.
-            size: Rows and columns.
-            outcome: (2,) float64 on the device, written by every solve; None: one of its own.
-
-        Raises:
-            BackendError: The library it needs is not installed, or refuses.
+        `indptr`, (size + 1,) int32 on the device, says where the rows of the lower triangle begin;
+        `indices` are (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
+        entry, which must be there. `outcome` as of `dense_factorization`. Raises a `BackendError`
+        if the library it needs is not installed, or refuses.
         """
 
 
@@ -489,3 +469,16 @@ def view(arena: Array, first_byte: int, num_scalars: int, dtype: str) -> Array:
     """A typed view of a stretch of bytes."""
     num_bytes = num_scalars * np.dtype(dtype).itemsize
     return arena[first_byte : first_byte + num_bytes].view(dtype)
+
+
+@dataclass(frozen=True)
+class SequenceLoop:
+    """A loop that the host drives; `remarks` say why, where the device could."""
+
+    sequence: LaunchSequence
+    flag: Array
+    remarks: tuple[str, ...] = ()
+
+    def run(self, max_runs: int) -> None:
+        """Run until the flag is set, at most `max_runs` times; may wait for the device."""
+        self.sequence.run_until(self.flag, max_runs)

@@ -87,12 +87,7 @@ class CacheUsage:
 
 @dataclass
 class _OfProcess:
-    """Record of what this process has written, and of its warnings.
-
-    Attributes:
-        unscanned_bytes: Bytes written since the size was last looked at; None: never.
-        warned: Warnings that were given.
-    """
+    """Bytes written by this process since the size was last looked at, and its warnings."""
 
     unscanned_bytes: int | None
     warned: set[str]
@@ -146,12 +141,7 @@ def max_cache_bytes() -> int:
 def folder_refusal(folder: Path, variable: str = FOLDER_VARIABLE) -> str:
     """Return why a folder is unsafe as a cache: others could write into it. Empty: it is safe.
 
-    Args:
-        folder: It need not exist.
-        variable: The environment variable that chooses another one.
-
-    Raises:
-        OSError: Its status cannot be read.
+    It need not exist; `variable` of the environment chooses another one.
     """
     try:
         status = os.stat(folder)
@@ -172,11 +162,7 @@ def folder_refusal(folder: Path, variable: str = FOLDER_VARIABLE) -> str:
 
 
 def _usable(kind: str, *, make: bool) -> Path | None:
-    """The folder of a kind; None if it is missing or not to be used.
-
-    Raises:
-        OSError: It cannot be looked at or made.
-    """
+    """The folder of a kind; None if it is missing or not to be used."""
     folder = cache_folder()
     if folder is None:
         if make:
@@ -214,12 +200,7 @@ def _is_trusted(status: os.stat_result) -> bool:
 
 
 def read_entry(kind: str, key: str) -> bytes | None:
-    """Return the content stored under a key; None if there is none, or none passes the check.
-
-    Args:
-        kind: One of `KINDS`.
-        key: Text that determines the content.
-    """
+    """Return the content stored under a key; None if there is none, or none passes the check."""
     try:
         folder = _usable(kind, make=False)
         if folder is None:
@@ -246,13 +227,7 @@ def read_entry(kind: str, key: str) -> bytes | None:
 
 
 def write_entry(kind: str, key: str, content: bytes) -> None:
-    """Store something under a key; where that is not possible, nothing happens but a warning.
-
-    Args:
-        kind: One of `KINDS`.
-        key: Text that determines the content.
-        content: What `read_entry` is to return.
-    """
+    """Store something under a key; where that is not possible, nothing happens but a warning."""
     limit = max_cache_bytes()
     if len(content) + _HEADER_BYTES > min(limit, _LARGEST_ENTRY):
         return
@@ -287,7 +262,6 @@ def _digest(kind: str, key: str, content: bytes) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that other processes see all of it or nothing."""
     handle, temporary = tempfile.mkstemp(".caspar", f"{path.stem}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

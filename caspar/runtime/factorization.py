@@ -14,6 +14,10 @@ from caspar.memory.array import Array
 class Factorization(Protocol):
     """A matrix of fixed size that is factorised and solved with again and again."""
 
+    probes: bool
+    """True if the library does not show its pivots: then it solves once more, and `outcome` has an
+    estimate of the least eigenvalue instead."""
+
     @property
     def outcome(self) -> Array:
         """(2,) float64 on the device: how the last solve or inversion went.
@@ -32,12 +36,10 @@ class Factorization(Protocol):
         """Factorise the matrix as it is now; on CUDA only enqueued, on the current stream."""
 
     def solve(self, rhs: Array, solution: Array) -> None:
-        """Solve by the last factorisation; on CUDA only enqueued, on the current stream.
+        """Solve by the last factorisation into another array; on CUDA only enqueued."""
 
-        Args:
-            rhs: (size,) right-hand side; it is kept.
-            solution: (size,) is written; another array than `rhs`.
-        """
+    def launch(self, rhs: Array, solution: Array) -> Any:
+        """A launch that factorises and solves; None if only the host can call the library."""
 
 
 class DenseFactorization(Factorization, Protocol):
@@ -47,24 +49,22 @@ class DenseFactorization(Factorization, Protocol):
     def matrix(self) -> Array:
         """(size, size) row-major: the lower triangle is read, and both are destroyed."""
 
+    @property
+    def memory(self) -> Array:
+        """The matrix as a flat array, and what fills its last 16 bytes."""
+
     def solve(self, rhs: Array, solution: Array) -> None:
         """The same as of any; also with k right-hand sides as the rows of (k, size)."""
 
     def invert(self, inverse: Array) -> None:
-        """Invert by the last factorisation; on CUDA only enqueued, on the current stream.
+        """Invert by the last factorisation, both triangles; on CUDA only enqueued.
 
-        Args:
-            inverse: (size, size) is written, both triangles; what it holds means nothing if it
-                failed.
+        What `inverse`, (size, size), holds means nothing if it failed.
         """
 
 
 class SparseFactorization(Factorization, Protocol):
     """A sparse matrix whose pattern stays."""
-
-    probes: bool
-    """True if the library does not show its pivots: then it solves once more, and `outcome` has an
-    estimate of the least eigenvalue instead."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -78,10 +78,8 @@ class SparseFactorization(Factorization, Protocol):
     def values(self) -> Array:
         """(nnz,) entries of the lower triangle in CSR; they are kept."""
 
-    def launch(self, rhs: Array, solution: Array) -> Any:
-        """Return a launch that factorises and solves; None if only the host can call the library.
 
-        Args:
-            rhs: As for `solve`.
-            solution: Likewise.
-        """
+def padded_matrix(xp: Any, size: int) -> tuple[Any, Any]:
+    """Return flat float64 memory of whole 16 bytes, and the (size, size) matrix in it."""
+    memory = xp.empty(size * size + size % 2)
+    return memory, memory[: size * size].reshape(size, size)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.memory.access import TILES
-from caspar.memory.array import Array, address
-from caspar.memory.binding import Binding, Late, at_present
+from caspar.memory.array import Array, Binding, Late, address, at_present
 from caspar.runtime.backend import Kernel, LateNumbers
 
 AnyKernel = TypeVar("AnyKernel")
@@ -24,13 +23,9 @@ Own = TypeVar("Own", bound="BoundLaunch[Any]")
 class BoundLaunch(Generic[AnyKernel]):
     """A kernel with its parameters. Those that are late can be looked up again.
 
-    Attributes:
-        kernel: The kernel.
-        table: (num_params,) int64: addresses and integers.
-        num_blocks: Blocks in x; on the CPU calls.
-        sources: What the table is made of.
-        chosen: Which kernel it is at present; None: always the same.
-        size: Items, or groups of node tiles; None: always as many blocks.
+    `table` has (num_params,) int64 addresses and integers, made of `sources`; `chosen` says which
+    kernel it is at present, and `size` how many items or groups of node tiles; None: always the
+    same.
     """
 
     kernel: AnyKernel
@@ -57,6 +52,14 @@ class BoundLaunch(Generic[AnyKernel]):
         """The same, but it does not keep some arrays alive."""
         kept = [0 if any(one is array for array in arrays) else one for one in self.sources]
         return replace(self, sources=kept)
+
+    def replace_by(self: Own, other: Own) -> bool:
+        """Do what another launch does, wherever this one stands; False: it has another table."""
+        if len(self.table) != len(other.table):
+            return False
+        self.kernel, self.sources, self.num_blocks = other.kernel, other.sources, other.num_blocks
+        self.table[:] = other.table
+        return True
 
     def set_address(self, number: int, address: int) -> None:
         """Pass another address: it is read when the kernel is launched."""
@@ -137,10 +140,8 @@ def bound_blocks(
 
 
 def _size(source: KernelSource, bindings: Mapping[str, Binding], count: int | Late) -> int | Late:
-    """Items of a launch, or groups of node tiles."""
     return bindings[TILES].length if source.tiled else count
 
 
 def _num_blocks(source: KernelSource, size: int, block_size: int) -> int:
-    """Blocks for so many items, or groups of node tiles."""
     return size if source.tiled else source.num_blocks(size, block_size)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from caspar.errors import BackendError, OptionError
 from caspar.options import BackendChoice, choice
-from caspar.runtime.backend import Backend
+from caspar.runtime.backend import Backend, BackendTraits
 from caspar.runtime.group.member import Group, Member
-from caspar.runtime.traits import BackendTraits
 
 if TYPE_CHECKING:
     from caspar.runtime.group.ranks import Ranks
@@ -17,15 +16,9 @@ if TYPE_CHECKING:
 
 
 def chosen_backend(given: str | BackendChoice | Backend) -> Backend:
-    """The backend that a user means.
+    """The backend that a user means: a name, a member of `BackendChoice`, or a backend itself.
 
-    Args:
-        given: `auto`, `cuda`, `cpu`, a member of `BackendChoice`, or a backend, which is taken as
-            it is.
-
-    Raises:
-        OptionError: Something else.
-        BackendError: CUDA was asked for and is not usable.
+    Raises an `OptionError` for anything else, a `BackendError` if CUDA is not usable.
     """
     if isinstance(given, str | BackendChoice):
         return select_backend(choice(BackendChoice, "backend", given))
@@ -38,8 +31,7 @@ def chosen_backend(given: str | BackendChoice | Backend) -> Backend:
 def select_backend(chosen: BackendChoice) -> Backend:
     """The backend of a choice; its library is imported only now.
 
-    Raises:
-        BackendError: CUDA was asked for and is not usable; says why and what to install.
+    A `BackendError` says why CUDA is not usable and what to install.
     """
     match chosen_target(chosen):
         case "cuda":
@@ -55,11 +47,7 @@ def select_backend(chosen: BackendChoice) -> Backend:
 
 
 def chosen_target(chosen: BackendChoice) -> str:
-    """`cuda` or `cpu`, without a context on any device.
-
-    Raises:
-        BackendError: CUDA was asked for and is not usable; says why and what to install.
-    """
+    """`cuda` or `cpu`, without a context on any device; raises as `select_backend`."""
     if chosen is BackendChoice.CPU:
         return "cpu"
     if chosen is BackendChoice.AUTO and load_cuda_driver() is None:
@@ -94,39 +82,27 @@ def members_on_processor(size: int) -> list[Member]:
 
 def num_cuda_devices() -> int:
     """CUDA devices that this process sees."""
-    from caspar.runtime.cuda.member import num_devices
+    from caspar.runtime.cuda.nccl import num_devices
 
     return num_devices()
 
 
 def members_on_cuda(numbers: Sequence[int]) -> list[Member]:
     """CUDA devices by their numbers."""
-    from caspar.runtime.cuda.member import CudaMember
+    from caspar.runtime.cuda.nccl import CudaMember
 
     return [CudaMember(number) for number in numbers]
 
 
 def nccl_group(numbers: Sequence[int]) -> Group:
-    """A group of these devices.
-
-    Raises:
-        BackendError: CuPy has no NCCL, or NCCL refuses.
-    """
-    from caspar.runtime.cuda.member import NcclGroup
+    """A group of these devices; `BackendError` if CuPy has no NCCL, or NCCL refuses."""
+    from caspar.runtime.cuda.nccl import NcclGroup
 
     return NcclGroup(numbers)
 
 
 def member_of_rank(target: str, device: int) -> Member:
-    """The device of a process that is one of several, as a member of a group.
-
-    Args:
-        target: `cuda` or `cpu`.
-        device: Number of the CUDA device.
-
-    Raises:
-        BackendError: There is no such device.
-    """
+    """The processor, or the CUDA device of that number, as a member of a group of processes."""
     if target == "cpu":
         return members_on_processor(1)[0]
     assert target == "cuda", target
@@ -140,12 +116,8 @@ def member_of_rank(target: str, device: int) -> Member:
 
 
 def nccl_meeting() -> object:
-    """Return what processes need to meet by NCCL, from the first one.
-
-    Raises:
-        BackendError: CuPy has no NCCL.
-    """
-    from caspar.runtime.cuda.ranks import meeting
+    """Return what processes need to meet by NCCL, from the first one."""
+    from caspar.runtime.cuda.nccl import meeting
 
     return meeting()
 
@@ -153,12 +125,7 @@ def nccl_meeting() -> object:
 def nccl_group_of_ranks(
     ranks: "Ranks", number: int, active: Sequence[int], meeting: Any
 ) -> "ProcessGroup":
-    """A group of processes with a CUDA device each.
-
-    Raises:
-        BackendError: CuPy has no NCCL, or NCCL refuses.
-        GroupError: A process is gone.
-    """
-    from caspar.runtime.cuda.ranks import NcclRankGroup
+    """A group of processes with a CUDA device each; raises as `nccl_group`, and `GroupError`."""
+    from caspar.runtime.cuda.nccl import NcclRankGroup
 
     return NcclRankGroup(ranks, number, active, meeting)

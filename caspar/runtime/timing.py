@@ -17,11 +17,9 @@ def runs_of_sample(seconds: float) -> int:
 
 
 def time_on_host(run: Callable[[], None], num_samples: int) -> list[float]:
-    """Seconds of a run by the host's clock, for runs that return when they are done.
+    """Seconds of a run that returns when it is done, each the mean over a millisecond of runs.
 
-    Args:
-        run: What is measured; it is run some more times before.
-        num_samples: How often; each is the mean over runs that take a millisecond together.
+    It is run some more times before.
     """
     run()
     num_runs = runs_of_sample(_seconds(run, 1))

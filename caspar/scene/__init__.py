@@ -8,12 +8,4 @@ it into a file for a browser, `caspar.rerun` sends it to Rerun's viewer. Nothing
 from caspar.scene.result import scene_of_models, scene_of_result
 from caspar.scene.scene import Group, GroupKind, Links, Scene, State
 
-__all__ = [
-    "Group",
-    "GroupKind",
-    "Links",
-    "Scene",
-    "State",
-    "scene_of_models",
-    "scene_of_result",
-]
+__all__ = ["Group", "GroupKind", "Links", "Scene", "State", "scene_of_models", "scene_of_result"]

@@ -17,13 +17,7 @@ FAINT = "#8b949e"
 CAMERA = "#f0f6fc"
 PLAIN = "#79c0ff"
 
-SCALE = (
-    (0.0, "#2f6fde"),
-    (0.3, "#39c5cf"),
-    (0.55, "#e3d26f"),
-    (0.78, "#f08c3a"),
-    (1.0, "#e5383b"),
-)
+SCALE = ((0.0, "#2f6fde"), (0.3, "#39c5cf"), (0.55, "#e3d26f"), (0.78, "#f08c3a"), (1.0, "#e5383b"))
 """Colours from small residuals to large ones, for a dark background."""
 
 MAX_DECADES = 4.0
@@ -34,14 +28,7 @@ LEAST = 1e-12
 
 @dataclass(frozen=True)
 class ErrorScale:
-    """Limits of the logarithm to base 10 of residuals, and where it has labels.
-
-    Attributes:
-        low: Lower limit.
-        high: Upper limit.
-        ticks: Places of the labels.
-        texts: The labels.
-    """
+    """Limits of the logarithm to base 10 of residuals, and places and texts of its labels."""
 
     low: float
     high: float

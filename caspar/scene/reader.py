@@ -20,7 +20,7 @@ from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, Trac
 from caspar.frontend.symbolic.field_types import field_types, storage_fields
 from caspar.io.rotations import conjugate, invert_se2, invert_se3, rotate
 from caspar.scene.scene import Floats, Group, GroupKind, Links, Rows, State
-from caspar.solver.result.in_parts import array_on_host
+from caspar.solver.result.result import array_on_host
 
 _WORLD = "world|map|global|w"
 _TAKES_TO_WORLD = re.compile(rf"(?:^|_)(?:{_WORLD})_(?:T|from)_", re.IGNORECASE)
@@ -56,13 +56,10 @@ _TYPES = (
 
 @dataclass(frozen=True)
 class Place:
-    """A pose or a point in the storage of a node type.
+    """A pose or a point in the storage of a node type, from `first` on.
 
-    Attributes:
-        kind: What it is.
-        first: Where it begins in a row of values.
-        names: What users call it, for the direction of a pose.
-        from_world: Whether it takes world coordinates to its own; None: names do not say.
+    `names` are what users call it, for the direction of a pose; `from_world` None: names do not
+    say.
     """
 
     kind: PlaceKind
@@ -152,13 +149,7 @@ _SAMPLE = 20_000
 
 @dataclass(frozen=True, eq=False)
 class _Ends:
-    """The drawn nodes that a factor touches.
-
-    Attributes:
-        factor: The factor.
-        groups: Names of the node types, in the order of its arguments.
-        rows: For each of them (m,) which instance.
-    """
+    """The drawn nodes that a factor touches: their types, and for each (m,) instances."""
 
     factor: TracedFactor
     groups: tuple[str, ...]
@@ -166,18 +157,10 @@ class _Ends:
 
 
 class SceneReader:
-    """Reads a scene off values.
+    """Reads a scene off values: groups with a place, and links between them.
 
-    Args:
-        nouns: What an instance of a node type or factor is called, by its name.
-
-    Attributes:
-        groups: What has a place.
-        links: What is measured between places of poses, or between points.
-        is_planar: Whether it is all in the plane.
-
-    Raises:
-        InputError: No node type has a place.
+    `nouns` are what an instance of a node type or factor is called, by its name. Raises an
+    `InputError` if no node type has a place.
     """
 
     def __init__(
@@ -222,13 +205,9 @@ class SceneReader:
         values: Mapping[str, Any],
         residuals: Callable[[str], Floats] | None,
     ) -> State:
-        """The scene at some values.
+        """The scene at some values, (n, storage_dim) by node type, which have that cost.
 
-        Args:
-            label: What it is called.
-            cost: Cost of the values.
-            values: By node type (n, storage_dim).
-            residuals: By factor (m, residual_dim) at these values; None: they are not known.
+        `residuals` are (m, residual_dim) by factor at these values; None: they are not known.
         """
         world = {name: one.in_world(_rows(values[name])) for name, one in self._places.items()}
         points = {name: self._points(name, rows) for name, rows in world.items()}
@@ -279,7 +258,6 @@ class SceneReader:
     def _read(
         self, factor: TracedFactor, arrays: Mapping[str, Any], places: Mapping[str, Place]
     ) -> _Ends | None:
-        """The ends of a factor; None: it has no instances, or touches nothing that is drawn."""
         given = arrays.get(factor.name) or {}  # None or [] for a factor that needs no arrays
         drawn = [one for one in factor.nodes if one.node_type.name in places]
         counts = [len(_index(given[one.source])) for one in factor.nodes if one.source in given]

@@ -149,11 +149,6 @@ class _Numbers:
         self.taken = 0
 
     def take(self, count: int, what: str) -> Floats:
-        """Take the next numbers.
-
-        Raises:
-            FileFormatError: There are not so many.
-        """
         end = self.taken + count
         if end > len(self.values):
             stray = self._runs[-1].stray
@@ -169,13 +164,11 @@ class _Numbers:
         return found
 
     def integer(self, value: float, place: int, what: str, limit: int = _LARGEST_COUNT) -> int:
-        """Check that a number is a whole one from 0 to a limit."""
         if not (0.0 <= value <= limit and value == int(value)):
             raise self.error(place, f"{what} is {value:g}; it must be an integer from 0 to {limit}")
         return int(value)
 
     def error(self, place: int, wrong: str) -> FileFormatError:
-        """Say in which line something is wrong with a number."""
         for run in self._runs:
             if place < len(run.values) or (place == len(run.values) and run.stray is not None):
                 return FileFormatError(f"{self._path}, line {run.line_of(place)}: {wrong}")
@@ -183,7 +176,6 @@ class _Numbers:
         return FileFormatError(f"{self._path}: {wrong}")
 
     def check_end(self) -> None:
-        """Refuse numbers behind the last point."""
         if self.taken < len(self.values) or self._runs[-1].stray is not None:
             raise self.error(self.taken, "the file goes on behind its last point")
 
@@ -259,7 +251,6 @@ def _points(
 
 
 def _point_starts(numbers: _Numbers, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each point begins, and its number of views."""
     if count * _POINT_NUMBERS > len(numbers.values) - numbers.taken:
         numbers.take(count * _POINT_NUMBERS, f"{count} points")
     starts = np.empty(count, np.int64)

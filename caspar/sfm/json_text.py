@@ -28,8 +28,8 @@ _SHOWN = 60
 def read_json(path: str) -> Any:
     """Read a file of JSON.
 
-    Raises:
-        FileFormatError: it is no JSON, is too large or too deeply nested, or has NaN or infinity.
+    Raises a `FileFormatError` if it is none, too large or too deeply nested, or has NaN or
+    infinity.
     """
     with open_for_reading(path) as stream:
         text = _text(stream, path)
@@ -83,11 +83,7 @@ class Fields:
     """An object of JSON, read field by field; errors say which field of what is wrong."""
 
     def __init__(self, value: Any, where: str, path: str) -> None:
-        """Take an object.
-
-        Raises:
-            FileFormatError: It is no object.
-        """
+        """Take an object; a `FileFormatError` if it is none."""
         self._path = path
         self._where = where
         if not isinstance(value, dict):
@@ -104,11 +100,7 @@ class Fields:
         return name in self._value
 
     def any(self, name: str) -> Any:
-        """Return a field.
-
-        Raises:
-            FileFormatError: There is none.
-        """
+        """Return a field; a `FileFormatError` if there is none."""
         if name not in self._value:
             raise self.error(f"has no field {name!r}")
         return self._value[name]

@@ -80,7 +80,6 @@ def _by_key(fields: Fields, name: str) -> dict[int, Fields]:
 
 
 def _camera(entry: Fields, names: dict[int, str]) -> tuple[int, int, int, int, list[float]]:
-    """Id, COLMAP's model, width, height, parameters."""
     value = entry.object("value")
     tag = value.integer("polymorphic_id", (1 << 32) - 1) & ((1 << 31) - 1)
     if "polymorphic_name" in value:

@@ -29,14 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.cameras import MODELS, MODELS_BY_ID
-from caspar.colmap.model import (
-    NO_POINT,
-    Cameras,
-    Images,
-    Model,
-    Points,
-    offsets_of,
-)
+from caspar.colmap.model import NO_POINT, Cameras, Images, Model, Points, offsets_of
 from caspar.errors import FileFormatError, InputError
 from caspar.io.compressed import FilePath, path_text
 from caspar.io.replace import write_file
@@ -49,13 +42,10 @@ _LARGEST_SIDE = 1 << 24
 
 @dataclass(frozen=True)
 class _Projection:
-    """The conversion of OpenSfM's camera to COLMAP's.
+    """The conversion of OpenSfM's camera to COLMAP's `model`, in the order of its parameters.
 
-    Attributes:
-        model: COLMAP's name.
-        scaled: Fields that are in units of the greater side, in the order of COLMAP's parameters;
-            c_x and c_y are from the image's centre. None: the centre itself.
-        others: Fields without a unit, in the order of COLMAP's parameters; None: zero.
+    `scaled` are fields in units of the greater side; c_x and c_y are from the image's centre, None
+    is the centre itself. `others` have no unit; None is zero.
     """
 
     model: str
@@ -239,9 +229,7 @@ def _poses(shots: Mapping[str, Fields], camera_names: tuple[str, ...]) -> _Shots
     return _Shots(tuple(shots), np.array(cameras, np.int64), poses)
 
 
-def _points(
-    fields: Fields,
-) -> tuple[NDArray[np.float64], NDArray[np.uint8], tuple[str, ...]]:
+def _points(fields: Fields) -> tuple[NDArray[np.float64], NDArray[np.uint8], tuple[str, ...]]:
     names, coordinates, colors = [], [], []
     for name, point in fields.items():
         names.append(name)
@@ -261,7 +249,6 @@ def _model(
     points: tuple[NDArray[np.float64], NDArray[np.uint8], tuple[str, ...]],
     tracks: Tracks,
 ) -> Model:
-    """Join shots, points and observations; an image's keypoints are its observations."""
     coordinates, colors, point_names = points
     shot_rows = {name: row for row, name in enumerate(shots.names)}
     point_ids = {name: row for row, name in enumerate(point_names, 1)}

@@ -138,7 +138,6 @@ def _name(name: bytes, number: int, path: str) -> str:
 
 
 def _parsed(lines: list[tuple[int, bytes]], num_columns: int, path: str) -> NDArray[np.float64]:
-    """Parse the numbers of some lines."""
     run = parse_numbers(b" ".join(text for _, text in lines))
     if run.stray is not None or run.values.size != len(lines) * num_columns:
         raise _wrong_line(lines, num_columns, path)

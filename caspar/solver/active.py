@@ -1,31 +1,50 @@
-"""The factors of a problem that have instances.
+"""The factors of a problem that have instances, and the node types that a solve does not hold.
 
 A window at the start of a track has no loop closures yet, a survey no scale bars. What has no
 instances takes no part: its kernels are not launched, and node types that only it touches keep
-their values. Cost tier: kernels once for each set of factors that occurs.
-
-Also here: node types of which a solve holds everything: their nodes become constants of the
-factors.
+their values. Nodes of types that are held become constants of the factors. Cost tier: kernels once
+for each set of factors that occurs.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import InputError, UnsuitedError
 from caspar.frontend.factors.terms import with_narrow, with_terms
-from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
+from caspar.memory.array import Array
 from caspar.options import JacobianChoice, LinearSolverChoice, Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe, UsualPrecision, usual_precision
-from caspar.solver.choice.offsets import is_far_from_zero
 from caspar.solver.input.parted_array import every_row
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
+
+LOOKED_AT = 1000
+"""Rows that are looked at, evenly apart."""
+
+FAR = 32.0
+"""Times its spread that a number is from zero, from which on rounding it shows: float32 then moves
+differences of a thousandth of the spread by 2e-3 of themselves (docs/design/0002)."""
+
+
+def is_far_from_zero(node: NodeType, rows: Array, every: Callable[[Array, int], Any]) -> bool:
+    """Return whether a number of a node is far from zero in all nodes, as map coordinates are."""
+    units = {place for part in node.unit_ranges for place in range(part.start, part.stop)}
+    places = [place for place in range(node.storage_dim) if place not in units]
+    if len(places) == 0 or int(rows.shape[0]) < 2:
+        return False
+    step = max(1, int(rows.shape[0]) // LOOKED_AT)
+    numbers = np.asarray(every(rows, step))[:, places]
+    low, middle, high = np.percentile(numbers, (5, 50, 95), axis=0)
+    spread = high - low
+    return bool(((spread > 0.0) & (np.abs(middle) > FAR * spread)).any())
+
 
 _CONSTANT_KINDS = {
     ArgumentKind.NODE_SHARED: ArgumentKind.CONST_INDEXED,
@@ -41,11 +60,6 @@ def types_to_hold(
 
     All of a type is held, no factor takes its nodes in pairs, and each factor keeps another type: a
     factor of which everything is held stays as it is, so that its cost counts.
-
-    Args:
-        factors: Those that have instances.
-        problem: The arrays.
-        min_nodes: Nodes that a type has at least; else it is masked.
     """
     least = max(min_nodes, 1)
     held = {name for name, free in problem.free.items() if len(free) >= least and not np.any(free)}
@@ -77,13 +91,7 @@ def with_constants(factor: TracedFactor, held: Collection[str]) -> TracedFactor:
 def arrays_with_constants(
     factor: TracedFactor, problem: Problem, held: Collection[str]
 ) -> FactorArrays:
-    """The arrays of a factor whose nodes of some types are constants.
-
-    Args:
-        factor: As the user wrote it.
-        problem: Has its arrays, and the values of the nodes.
-        held: Names of the types.
-    """
+    """The arrays of a factor whose nodes of some types are constants."""
     arrays = problem.factors[factor.name]
     nodes, constants = dict(arrays.nodes), dict(arrays.constants)
     for argument in factor.nodes:
@@ -107,9 +115,7 @@ class Active:
     Attributes:
         recipe: The user's choices, with the factors that have instances, the node types that they
             touch, and the precision of the solve.
-        remarks: Remarks on idle factors, and on choices that do not suit the others.
         held: Names of the node types that are constants of the factors, see `held_types`.
-        given: The factors as the user wrote them.
     """
 
     recipe: Recipe
@@ -140,25 +146,14 @@ class Active:
 
 @dataclass(frozen=True)
 class _Subset:
-    """Some factors of a solver.
-
-    Attributes:
-        recipe: With these, and the node types that they touch.
-        usual: The precision that is usual for them.
-    """
+    """Some factors of a solver."""
 
     recipe: Recipe
     usual: UsualPrecision
 
 
 class Chooser:
-    """Chooses what of a solver's factors takes part in a problem.
-
-    Args:
-        backend: Where arrays are, unless they are on the host.
-        recipe: What the user chose, with all factors.
-        own_precision: Whether each set of factors has the precision that is usual for it.
-    """
+    """Chooses what of a solver's factors takes part in a problem."""
 
     def __init__(self, backend: Backend, recipe: Recipe, *, own_precision: bool) -> None:
         self._backend = backend
@@ -167,15 +162,7 @@ class Chooser:
         self._subsets: dict[tuple[tuple[str, tuple[str, ...]], ...], _Subset] = {}
 
     def choose(self, problem: Problem, precision: Precision | None = None) -> Active:
-        """Choose what takes part in a problem.
-
-        Args:
-            problem: The arrays.
-            precision: Of the solve, in place of the usual one. None: the usual one.
-
-        Raises:
-            InputError: No factor has instances.
-        """
+        """Choose what takes part in a problem."""
         recipe = self._of_instances(problem)
         least = recipe.limits.min_constant_nodes
         held = types_to_hold(recipe.factors, problem, least) if len(problem.free) > 0 else ()
@@ -186,7 +173,6 @@ class Chooser:
         return Active(recipe, self._idle(recipe), held, given)
 
     def _of_instances(self, problem: Problem) -> Recipe:
-        """The recipe with those factors that have instances."""
         whole = self._recipe
         present = tuple(
             (name, arrays.by_instance)
@@ -206,7 +192,6 @@ class Chooser:
         return replace(subset.recipe, precision=precision)
 
     def _subset(self, present: Mapping[str, tuple[str, ...]]) -> "_Subset":
-        """Return the subset of those factors, with their weights and parameters of losses."""
         whole = self._recipe
         factors = tuple(
             with_terms(one, present[one.name]) for one in whole.factors if one.name in present
@@ -278,15 +263,7 @@ class Chooser:
 
 
 def suited(recipe: Recipe, make: Callable[[Recipe], Made]) -> tuple[Made, tuple[str, ...]]:
-    """Make something with the user's linear solver, or with `auto` if that one does not suit.
-
-    Args:
-        recipe: With some of the factors.
-        make: Makes of a recipe what solves.
-
-    Returns:
-        What was made, and remarks on what was not suitable.
-    """
+    """Make something with the user's linear solver, or else with `auto`, and a remark on that."""
     try:
         return make(recipe), ()
     except UnsuitedError as error:
@@ -295,7 +272,6 @@ def suited(recipe: Recipe, make: Callable[[Recipe], Made]) -> tuple[Made, tuple[
 
 
 def _factors_key(factors: Sequence[TracedFactor]) -> tuple[object, ...]:
-    """Return the key of sets of factors that have kernels of their own."""
     return tuple(
         (
             one.name,

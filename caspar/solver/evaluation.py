@@ -64,7 +64,6 @@ class Evaluation:
     _refused: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Let mappings suggest names."""
         object.__setattr__(self, "costs", ByName(self.costs, "factor"))
         object.__setattr__(self, "losses", ByName(self.losses, "factor with a loss"))
 
@@ -227,15 +226,8 @@ def final_costs(
 ) -> tuple[dict[str, float], dict[str, int]]:
     """Return how a solve ended, by factor.
 
-    Args:
-        factors: All factors of the solver.
-        active: Those that take part.
-        final_cost: Of all of them together.
-        system: Of those that take part; it is scored where that is needed.
-
-    Returns:
-        The cost of each factor; and of each one with a loss how many residuals are longer than its
-        scale.
+    `system`: Of those that take part; it is scored where that is needed. Returns the cost of each
+    factor; and of each one with a loss how many residuals are longer than its scale.
     """
     costs = {factor.name: 0.0 for factor in factors}
     if len(active) == 1 and active[0].loss is None:
@@ -245,14 +237,7 @@ def final_costs(
 
 
 class Residuals:
-    """The residuals of all instances in float64, whatever type a solve keeps them in.
-
-    Args:
-        backend: Where they are evaluated.
-
-    Attributes:
-        backend: As given.
-    """
+    """The residuals of all instances in float64, whatever type a solve keeps them in."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -265,12 +250,7 @@ class Residuals:
         return InstanceKernels(self.backend, "residuals", makers)
 
     def of(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, Floats]:
-        """Return (m, residual_dim) residuals by factor, on the host.
-
-        Args:
-            factors: Factors with instances.
-            problem: Their arrays, with values in float64.
-        """
+        """Return (m, residual_dim) residuals by factor, on the host."""
         from caspar.solver.normal.instance_kernels import InstanceInputs, Packed
 
         bare = [replace(factor, loss=None, terms=()) for factor in factors]
@@ -299,13 +279,6 @@ def evaluation(
     """Score the values of a system, and read what that leaves.
 
     All devices that share the problem call it; only on the first one are there residuals.
-
-    Args:
-        factors: All factors of the solver.
-        problem: The arrays; a factor without instances has no part in the system.
-        system: Holds the values.
-        backend: Where the arrays are, unless they are on the host.
-        exact: Evaluates residuals that the system keeps in a narrower type than values.
     """
     system.score()
     costs = {factor.name: 0.0 for factor in factors} | system.findings.factor_costs()
@@ -339,7 +312,7 @@ def evaluation(
         for factor in present
         if factor.name in places
     }
-    refused = _refused(present, problem, exact)
+    refused = refused_instances(present, problem, exact)
     return Evaluation(
         costs, loss_names(factors), residuals, weights, unknowns, coordinates, refused
     )
@@ -365,7 +338,7 @@ def _by_argument(
     return found
 
 
-def _refused(
+def refused_instances(
     factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
 ) -> dict[str, NDArray[np.bool_]]:
     """(m,) instances that are left out, by factors of which some may be."""
@@ -376,19 +349,9 @@ def _refused(
 
 
 def remarks_on_lookups(
-    factors: Sequence[TracedFactor],
-    problem: Problem,
-    values: Mapping[str, Array],
-    exact: Residuals,
+    factors: Sequence[TracedFactor], problem: Problem, values: Mapping[str, Array], exact: Residuals
 ) -> tuple[str, ...]:
-    """Remarks on instances that left the cells of their patches, or are left out.
-
-    Args:
-        factors: All factors of the solver.
-        problem: The arrays of a solve.
-        values: Those of node types that moved, at its end.
-        exact: Evaluates coordinates.
-    """
+    """Remarks on instances that left the cells of their patches, or are left out."""
     present = [one for one in factors if problem.factors[one.name].count > 0]
     moved = replace(problem, values={**problem.values, **values})
     return (
@@ -400,8 +363,8 @@ def remarks_on_lookups(
 def _remarks_on_refused(
     factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
 ) -> tuple[str, ...]:
-    """Remarks on instances that look up outside of a table that refuses that."""
-    counts = {name: int(one.sum()) for name, one in _refused(factors, problem, exact).items()}
+    refused = refused_instances(factors, problem, exact)
+    counts = {name: int(one.sum()) for name, one in refused.items()}
     return tuple(
         f"factor {name}: {count:,} of {problem.factors[name].count:,} instances look up outside of "
         "their table at these values and are left out. They cost nothing, so a lower cost is no "
@@ -418,7 +381,6 @@ def _of_places(rows: Floats, dims: int) -> Floats:
 def _remarks_on_patches(
     factors: Sequence[TracedFactor], problem: Problem, exact: Residuals
 ) -> tuple[str, ...]:
-    """Remarks on instances that left the cells that their patches were chosen for."""
     if len(factors) == 0:
         return ()
     from caspar.frontend.patches import beyond_cells

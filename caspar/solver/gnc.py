@@ -21,11 +21,10 @@ from caspar.frontend.factors.trace import WEIGHT
 from caspar.options import GncLossName, choice
 from caspar.runtime.arrays import HOST, location
 from caspar.solver.evaluation import Evaluation
-from caspar.solver.input.factor_arrays import with_bare_factors
+from caspar.solver.input.problem import with_bare_factors
 from caspar.solver.result.by_name import ByName
-from caspar.solver.result.in_parts import on_host
 from caspar.solver.result.quantities import count_text, preformatted
-from caspar.solver.result.result import SolveResult, SolveStatus
+from caspar.solver.result.result import SolveResult, SolveStatus, on_host
 from caspar.solver.solver import Solver
 
 Floats = NDArray[np.float64]
@@ -86,7 +85,6 @@ class GncResult:
     has_settled: bool
 
     def __post_init__(self) -> None:
-        """Let mappings suggest names."""
         for name in ("weights", "inliers"):
             named = ByName(getattr(self, name), "factor with a threshold")
             object.__setattr__(self, name, named)
@@ -97,7 +95,6 @@ class GncResult:
         return self.result.values
 
     def __str__(self) -> str:
-        """The inliers of each factor, and the report of the last solve."""
         return "\n".join([*self._inlier_texts(), "", str(self.result)])
 
     def _repr_html_(self) -> str:
@@ -183,12 +180,7 @@ def solve_gnc(
 class _Course:
     """The solves of one graduation.
 
-    Args:
-        solver: Solves.
-        arrays: Start values and data.
-        squares: By factor (m,) squared thresholds.
-        known: By factor (m,) booleans: no outliers.
-        options: For each solve.
+    `squares`: By factor (m,) squared thresholds. `known`: By factor (m,) booleans: no outliers.
     """
 
     def __init__(
@@ -303,12 +295,7 @@ def _joined(given: Any) -> Floats:
 
 
 def truncated_weights(ratio: Floats, control: float) -> Floats:
-    """Weights of the truncated loss (equation 14 of the paper).
-
-    Args:
-        ratio: (m,) squared residuals over squared thresholds.
-        control: mu; from near 0 to infinity.
-    """
+    """Weights by (m,) squared residuals over squared thresholds: equation 14 of the paper."""
     with np.errstate(divide="ignore"):
         between = np.sqrt(control * (control + 1.0) / ratio) - control
     inside, outside = control / (control + 1.0), (control + 1.0) / control
@@ -316,17 +303,11 @@ def truncated_weights(ratio: Floats, control: float) -> Floats:
 
 
 def geman_mcclure_weights(ratio: Floats, control: float) -> Floats:
-    """Weights of the Geman-McClure loss (equation 12 of the paper).
-
-    Args:
-        ratio: (m,) squared residuals over squared thresholds.
-        control: mu; from large to 1.
-    """
+    """Weights by (m,) squared residuals over squared thresholds: equation 12 of the paper."""
     return np.asarray((control / (ratio + control)) ** 2)
 
 
 def _is_binary(weight: Floats) -> bool:
-    """Return whether all weights are 0 or 1, nearly."""
     return bool(np.minimum(weight, 1.0 - weight).max(initial=0.0) <= 1e-4)
 
 
@@ -335,11 +316,7 @@ def _squared_thresholds(
     threshold: float | Mapping[str, Any] | None,
     probability: float | Mapping[str, float] | None,
 ) -> dict[str, Floats]:
-    """Return (m,) squared thresholds by factor.
-
-    Raises:
-        InputError: Names the factor, what is wrong, what is allowed.
-    """
+    """Return (m,) squared thresholds by factor."""
     names = list(start.costs)
     if threshold is not None:
         given = threshold if isinstance(threshold, Mapping) else dict.fromkeys(names, threshold)
@@ -373,11 +350,7 @@ def _threshold(start: Evaluation, name: str, value: Any) -> Floats:
 
 
 def _known(start: Evaluation, given: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return (m,) booleans by factor: which instances are no outliers.
-
-    Raises:
-        InputError: Names the factor, what is wrong, what is allowed.
-    """
+    """Return (m,) booleans by factor: which instances are no outliers."""
     known = {name: np.zeros(len(start.residuals(name)), bool) for name in start.costs}
     for name, which in given.items():
         count = len(start.residuals(name))  # of a name that exists

@@ -122,7 +122,6 @@ class Limits:
     max_wide_constant_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
-        """Reject what is no size."""
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0.0:

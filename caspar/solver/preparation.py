@@ -25,16 +25,14 @@ from caspar.solver.linear.methods import make_solvers
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import Plan
-from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
+from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes, warn_untouched
 from caspar.solver.plan.shard import Shard
-from caspar.solver.shards.crew import Crew
-from caspar.solver.shards.share import Reading, Share
+from caspar.solver.shards.crew import Crew, Reading, Share
 from caspar.solver.solver_kernels import SolverKernels
 from caspar.solver.system.phases import bound_phases
 
 if TYPE_CHECKING:
-    from caspar.solver.shards.devices import Devices
-    from caspar.solver.shards.team import Team
+    from caspar.solver.shards.devices import Devices, Team
 
 
 Signature = tuple[object, ...]
@@ -46,33 +44,13 @@ MAX_KEPT = 4
 
 @dataclass(frozen=True)
 class _Kept:
-    """A system that is kept.
-
-    Attributes:
-        signature: Of the problem it was made for.
-        system: Its launches and memory.
-        is_small: Whether it is kept beside others.
-    """
-
     signature: Signature
     system: NormalEquations
     is_small: bool
 
 
 class KeptSystem:
-    """Kernels of a recipe on one device, and the systems of the last solves.
-
-    Args:
-        backend: Where they run.
-        recipe: What the user chose.
-
-    Attributes:
-        recipe: The same.
-        kernels: How they are made, and which are loaded.
-
-    Raises:
-        UnsuitedError: The linear solver is not for such factors.
-    """
+    """Kernels of a recipe on one device, and the systems of the last solves."""
 
     def __init__(self, backend: Backend, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -119,10 +97,6 @@ class KeptSystem:
 
         It belongs to the caller until the context ends; another thread gets one of its own. It is
         kept also where a callback raises, but not where the device or its memory fails.
-
-        Args:
-            problem: The problem, or a part of it.
-            shard: Which part, and what it knows of the whole; None: it is all of it.
         """
         with self._lock:
             last = self._kept.pop() if len(self._kept) > 0 else None
@@ -177,6 +151,8 @@ class KeptSystem:
             counts, instances = shard.counts, shard.instances
         limits, design = self.recipe.limits, self.kernels.design(counts, instances)
         library, form = self.kernels.library_for(design, problem), design.form
+        if shard is None:
+            warn_untouched(self._backend, problem, design.factors)
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed, shard)
         present = [one for one in design.factors if problem.factors[one.name].count > 0]
@@ -231,36 +207,15 @@ class KeptSystem:
         return NormalEquations(plan, binder, phases, make_solvers(system))
 
     def _signature(self, problem: Problem, shard: Shard | None) -> Signature:
-        indices = []
-        sizes: list[object] = [(name, rows.shape) for name, rows in problem.values.items()]
-        sizes.append(None if shard is None else shard.key)
-        for name, factor in problem.factors.items():
-            sizes.append((name, factor.count))
-            indices += [index for index in factor.nodes.values() if index is not None]
-            for source, constant in factor.constants.items():
-                sizes.append((name, source, constant.rows.shape))
-                if constant.index is not None:
-                    indices.append(constant.index)
-        return (*sizes, self._backend.checksum(indices))
+        sizes, indices = problem.structure()
+        return (None if shard is None else shard.key, *sizes, self._backend.checksum(indices))
 
 
 Entered = AbstractContextManager[NormalEquations]
 
 
 class Preparation:
-    """Kernels and systems of a recipe.
-
-    Args:
-        backend: The first device here.
-        devices: Those that share problems, if there are several.
-        recipe: What the user chose.
-
-    Attributes:
-        kernels: Of the first device here.
-
-    Raises:
-        UnsuitedError, OptionError: As `KeptSystem`; and for what devices cannot share.
-    """
+    """Kernels and systems of a recipe."""
 
     def __init__(self, backend: Backend, devices: "Devices | None", recipe: Recipe) -> None:
         self._devices = devices
@@ -329,7 +284,7 @@ class Preparation:
     @contextmanager
     def _entered(self, devices: "Devices", reading: Reading, share: Share) -> Iterator[Crew]:
         """The system of each part, made in the thread of its device."""
-        from caspar.solver.shards.gathering import last_values
+        from caspar.solver.shards.split import last_values
 
         is_shared = len(share.shards) > 0
         # those of the last solve are not in the way
@@ -370,7 +325,6 @@ class Preparation:
             _give_back(team, contexts, error)
 
     def _give_room(self) -> None:
-        """Give back the memory of the last solves' systems."""
         self.release()
         for one in self._own:
             one.trim()
@@ -392,11 +346,7 @@ def _give_back(
 
 
 def without_matrices(recipe: Recipe) -> Recipe:
-    """Return the recipe with conjugate gradients, which devices can share.
-
-    Raises:
-        UnsuitedError: The user chose something else.
-    """
+    """Return the recipe with conjugate gradients, which devices can share."""
     chosen = recipe.linear_solver
     if chosen in FORMS_MATRIX:
         raise UnsuitedError(

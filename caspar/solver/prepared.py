@@ -67,7 +67,6 @@ class Prepared:
     remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The choices as plain text, one a line."""
         size = self.problem
         eliminated = ", ".join(self.eliminated) or "none"
         jacobians = ", ".join(f"{name} {where}" for name, where in self.jacobians.items())

@@ -25,12 +25,11 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.input.separate_parts import RemarksOnParts
 from caspar.solver.preparation import Preparation
-from caspar.solver.shards.crew import Crew
-from caspar.solver.shards.share import Reading
+from caspar.solver.shards.crew import Crew, Reading
 
 if TYPE_CHECKING:
-    from caspar.solver.ranks.devices import RankDevices
     from caspar.solver.shards.devices import Devices
+    from caspar.solver.shards.ranks import RankDevices
 
 MAX_BESIDE = 3
 """Sets of factors, beside the last one used, whose systems of small problems are kept."""
@@ -39,22 +38,9 @@ MAX_BESIDE = 3
 class Session:
     """Opens the problems of a solver.
 
-    Args:
-        backend: Where it runs: the first device here.
-        recipe: What the user chose: all factors and node types, and the precision for these.
-        fields: By node type where its fields are in a row of its values.
-        own_precision: Whether each set of factors has the precision that is usual for it.
-        devices: Several that share a problem, or ranks. None: one.
-
     Attributes:
         ranks: The processes that share problems; None: there is only this one.
-        members: The devices of this process, if several share problems.
-        whole: What is made for all factors.
         exact: Evaluates residuals that a system keeps in a narrower type than values.
-        remarks_on_parts: On problems that consist of many.
-
-    Raises:
-        UnsuitedError: The linear solver does not suit all factors together.
     """
 
     def __init__(
@@ -72,7 +58,7 @@ class Session:
         self.ranks: RankDevices | None = None
         self.members: tuple[Member, ...] = ()
         if devices is not None:
-            from caspar.solver.ranks import devices as of_ranks
+            from caspar.solver.shards import ranks as of_ranks
 
             self.ranks = devices if isinstance(devices, of_ranks.RankDevices) else None
             self.members = devices.members if self.ranks is None else ()
@@ -108,14 +94,7 @@ class Session:
         ranks, is_set_up = self.ranks, False
         try:
             with self.backend.scope():
-                if ranks is None:
-                    reading = self._read(arrays, constraints, options, precision)
-                else:
-                    from caspar.solver.ranks.reading import Given, read_together
-
-                    given = Given(arrays, constraints, options)
-                    choose = partial(self.choose, precision=precision)
-                    reading = read_together(ranks, choose, self.recipe, given)
+                reading = self._read(arrays, constraints, options, precision)
                 with self._preparation(reading.active).open(reading) as crew:
                     is_set_up = True
                     yield crew
@@ -169,8 +148,13 @@ class Session:
                 members=self.members,
             )
 
+        choose = partial(self.choose, precision=wanted)
+        if self.ranks is not None:
+            from caspar.solver.shards.ranks import read_together
+
+            return read_together(self.ranks, choose, recipe, None if arrays is None else read)
         problem = read(recipe.precision)
-        active = self.choose(problem, wanted)
+        active = choose(problem)
         if active.recipe.precision is not recipe.precision:
             problem = read(active.recipe.precision)
         part = active.part(problem)

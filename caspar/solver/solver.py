@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
+from caspar.errors import UnsuitedError
 from caspar.frontend.factors.factor import Factor
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
@@ -38,18 +39,19 @@ from caspar.solver.input.constraints import Constraints
 from caspar.solver.limits import Limits
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.result.result import IterationRecord, SolveResult
-from caspar.solver.result.solved import SolvedResults
+from caspar.solver.result.solved_arrays import SolvedResults
 from caspar.solver.session import Session
 from caspar.solver.solving import evaluate, solve
 
 if TYPE_CHECKING:
+    from caspar.runtime.group.ranks import Ranks
     from caspar.solver.constraints.problems import ConstrainedProblems
     from caspar.solver.covariance.covariance import Covariance
     from caspar.solver.covariance.estimate import Covariances
     from caspar.solver.gradients.gradient import Gradient
     from caspar.solver.gradients.gradients import Gradients
     from caspar.solver.prepared import Prepared
-    from caspar.solver.ranks.devices import DevicesChoice, Ranks
+    from caspar.solver.shards.devices import DevicesChoice
 
 
 class Solver(Remade):
@@ -116,8 +118,7 @@ class Solver(Remade):
         limits: Limits | None = None,
         devices: "DevicesChoice | Ranks" = 1,
     ) -> None:
-        self._choices = {
-            "backend": backend,
+        chosen: dict[str, Any] = {
             "precision": precision,
             "linear_solver": linear_solver,
             "jacobian": jacobian,
@@ -125,23 +126,14 @@ class Solver(Remade):
             "inner_iterations": inner_iterations,
             "eliminate": eliminate,
             "limits": limits,
-            "devices": devices,
         }
+        self._choices = {"backend": backend, **chosen, "devices": devices}
         start = time.perf_counter()
         is_alone = type(devices) is int and devices == 1
         refused = "" if is_alone else "Solver on several devices"
         self._given = checked_factors(factors, without_constraints=refused)
         with showing(None):
-            recipe = make_recipe(
-                self._given,
-                precision=precision,
-                linear_solver=linear_solver,
-                jacobian=jacobian,
-                deterministic=deterministic,
-                inner_iterations=inner_iterations,
-                eliminate=eliminate,
-                limits=limits,
-            )
+            recipe = make_recipe(self._given, **chosen)
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.precision: Precision = recipe.precision
         self.backend: Backend
@@ -149,7 +141,7 @@ class Solver(Remade):
         if is_alone:
             self.backend = chosen_backend(backend)
         else:
-            from caspar.solver.ranks.devices import devices_of
+            from caspar.solver.shards.ranks import devices_of
 
             self.backend, shared = devices_of(devices, backend)
         own_precision, kinds = is_auto(precision), self.constraint_kinds
@@ -170,7 +162,6 @@ class Solver(Remade):
 
     @cached_property
     def _constrained(self) -> "ConstrainedProblems | None":
-        """Return what meets constraints; None: there are none."""
         kinds = self.constraint_kinds
         if len(kinds) == 0:
             return None
@@ -198,13 +189,17 @@ class Solver(Remade):
         return Gradients(self.backend, self._session.recipe)
 
     def _refuse_ranks(self, method: str) -> None:
-        if self._choices["devices"] != 1:
-            from caspar.solver.ranks.devices import refuse_ranks
+        if self._choices["devices"] == 1:
+            return
+        from caspar.runtime.group.ranks import Ranks
 
-            refuse_ranks(self._choices["devices"], method)
+        if isinstance(self._choices["devices"], Ranks):
+            raise UnsuitedError(
+                f"Solver.{method} needs all factors in one process, of which ranks have parts",
+                "Make a solver with devices=1 on one rank, and pass it everything.",
+            )
 
     def __repr__(self) -> str:
-        """Factors, node types, where it runs and in which precision."""
         factors = ", ".join(factor.name for factor in self._factors)
         nodes = ", ".join(node.name for node in self._nodes)
         return (

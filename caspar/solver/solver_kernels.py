@@ -19,8 +19,7 @@ from caspar.memory.tiling.node_tiles import needs_wide_places
 from caspar.options import LinearSolverChoice
 from caspar.progress import phase
 from caspar.runtime.backend import Backend
-from caspar.solver.choice.elimination import choose_eliminated
-from caspar.solver.choice.form import Recipe, choose_form
+from caspar.solver.choice.form import Recipe, choose_eliminated, choose_form
 from caspar.solver.input.problem import Problem
 from caspar.solver.linear.method import Specs
 from caspar.solver.linear.methods import METHODS
@@ -29,18 +28,7 @@ from caspar.solver.plan.kernel_library import KernelLibrary
 
 
 class SolverKernels:
-    """Designs and libraries.
-
-    Args:
-        backend: Where they run.
-        recipe: What the user chose.
-
-    Attributes:
-        compile_time_s: Seconds of tracing and compiling not yet reported.
-
-    Raises:
-        UnsuitedError: The linear solver is not for such factors.
-    """
+    """Designs and libraries."""
 
     def __init__(self, backend: Backend, recipe: Recipe) -> None:
         self.compile_time_s = 0.0
@@ -53,16 +41,9 @@ class SolverKernels:
         self.design()
 
     def design(
-        self,
-        counts: Mapping[str, int] | None = None,
-        instances: Mapping[str, int] | None = None,
+        self, counts: Mapping[str, int] | None = None, instances: Mapping[str, int] | None = None
     ) -> SolverDesign:
-        """Return how kernels are made.
-
-        Args:
-            counts: Instances of each node type, by name: what they have eliminated. None: unknown.
-            instances: Instances of each factor, by name. None: unknown.
-        """
+        """Return how kernels are made; counts of nodes and instances decide, if they are known."""
         recipe, target = self._recipe, TARGETS[self._backend.traits.target]
         eliminated = choose_eliminated(recipe, counts, instances)
         names = tuple(node.name for node in eliminated)
@@ -81,12 +62,7 @@ class SolverKernels:
     def compile(
         self, design: SolverDesign | None = None, *, wide_places: bool = False
     ) -> KernelLibrary:
-        """The kernels, generated and loaded when first needed.
-
-        Args:
-            design: How they are made. None: as for counts that are not known.
-            wide_places: Of items in node tiles, see `memory.tiling.node_tiles.needs_wide_places`.
-        """
+        """The kernels, generated and loaded when first needed; None: for unknown counts."""
         made = self.design() if design is None else design
         with self._compiling:
             key = (made.form.eliminated, wide_places)
@@ -108,14 +84,7 @@ class SolverKernels:
                     self.load(design, library, method.name, partial(method.specs, design))
 
     def load(self, design: SolverDesign, library: KernelLibrary, name: str, specs: Specs) -> None:
-        """Compile more kernels, unless the library has them.
-
-        Args:
-            design: Of the library.
-            library: Where they go.
-            name: What they are together; it and the design determine them.
-            specs: Makes them.
-        """
+        """Compile more kernels, unless the library has those of this name."""
         if name in library.loaded:
             return
         start = time.perf_counter()

@@ -29,8 +29,8 @@ from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.lm.minimize import minimize
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.result.given import Given, SolvedArrays
 from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
+from caspar.solver.result.solved_arrays import Given, SolvedArrays
 from caspar.solver.session import Session
 from caspar.solver.shards.crew import Crew
 
@@ -44,10 +44,7 @@ def solve(
     on_iteration: Callback | None,
     given: Given | None = None,
 ) -> SolveResult:
-    """See `Solver.solve`; what does not fit mixed precision goes on in float64.
-
-    `given` is what the user gave, if this is one of several solves that are made of it.
-    """
+    """See `Solver.solve`. `given`: What the user gave, if several solves are made of it."""
     callback = passing_on(on_iteration)
     try:
         with showing(verbose):
@@ -128,16 +125,7 @@ def _solved(
     on_iteration: Callback | None,
     times: tuple[float, float],
 ) -> SolveResult | None:
-    """Iterate on one device, and describe how that went; nothing on others than the first one.
-
-    Args:
-        session: Of the solver.
-        crew: All devices here.
-        system: Of the device.
-        options: As chosen.
-        on_iteration: The user's callback.
-        times: Seconds of compiling and of setting up.
-    """
+    """Iterate on one device, and describe how that went; nothing on others than the first one."""
     backend, factors = session.backend, session.recipe.factors
     problem, active = crew.problem, crew.reading.active
     start = time.perf_counter()
@@ -249,7 +237,6 @@ def _cost_of_returned(problem: Problem, system: NormalEquations, final_cost: flo
 
 
 def _left(options: SolveOptions, first: SolveResult) -> SolveOptions:
-    """The options, with what is left of the limits."""
     limits: dict[str, Any] = {}
     if options.max_iterations is not None:
         limits["max_iterations"] = max(options.max_iterations - len(first.iterations), 1)
@@ -259,7 +246,6 @@ def _left(options: SolveOptions, first: SolveResult) -> SolveOptions:
 
 
 def _counted_from(known: int, on_iteration: Callback) -> Callback:
-    """A callback that gets records counted on."""
     return lambda record: on_iteration(replace(record, iteration=record.iteration + known))
 
 

@@ -127,8 +127,8 @@ def _run(passed: Passed) -> list[torch.Tensor]:
     dtype = next(
         (
             one.dtype
-            for one in passed.values
-            if isinstance(one, torch.Tensor) and one.is_floating_point()
+            for argument, one in zip(passed.declared.inputs, passed.values, strict=True)
+            if isinstance(one, torch.Tensor) and one.is_floating_point() and not argument.is_half
         ),
         None,
     )
@@ -188,7 +188,8 @@ class _Run(torch.autograd.Function):
             zeros = (torch.zeros_like(one) for one in values)
             return (None, *zeros)
         pulled = call.pulled(wanted, lengths)
-        found = iter(_Run.apply(pulled, *values, *(one.contiguous() for one in gradients)))
+        outputs = _Run.apply(pulled, *values, *(one.contiguous() for one in gradients))
+        found = iter(call.derivatives(wanted, outputs, values, torch, _added))
         return (None, *(next(found) if one.name in wanted else None for one in call.inputs))
 
     @staticmethod
@@ -205,6 +206,10 @@ class _Run(torch.autograd.Function):
             found.append(_Run.apply(call, *own))
         stacked = tuple(torch.stack(one) for one in zip(*found, strict=True))
         return stacked, (0,) * len(stacked)
+
+
+def _added(length: int, places: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.new_zeros(length).index_add(0, places, numbers)
 
 
 def _copied(option: Any) -> Any:

@@ -29,8 +29,17 @@ from caspar.scene.colors import (
     error_scale,
     logarithms,
 )
-from caspar.scene.frusta import NUM_CORNERS, frustum_length, frustum_strokes
-from caspar.scene.scene import Floats, Group, GroupKind, Links, Scene, State
+from caspar.scene.scene import (
+    NUM_CORNERS,
+    Floats,
+    Group,
+    GroupKind,
+    Links,
+    Scene,
+    State,
+    frustum_length,
+    frustum_strokes,
+)
 from caspar.solver.result.quantities import cost_text
 
 CENTRAL_PERCENT = 96.0

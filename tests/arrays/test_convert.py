@@ -18,7 +18,7 @@ from caspar.arrays.convert import (
 )
 from caspar.errors import InputError, OptionError
 from caspar.ir.dtype import DType
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
 from caspar.options import BackendChoice
 from tests.arrays.blocked_cases import placement, rows_of_size
 from tests.support_memory import canaries_live, with_canaries

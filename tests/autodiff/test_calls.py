@@ -98,6 +98,9 @@ def test_float32_is_float64_rounded() -> None:
         np.testing.assert_allclose(one, other, atol=2e-5 * max(np.abs(other).max(), 1.0))
 
 
+@pytest.mark.parametrize(
+    "backend", ["cpu", pytest.param("harness", marks=pytest.mark.reliability)], indirect=True
+)
 def test_the_derivative_of_a_derivative(backend: str) -> None:
     """A kernel that is pulled is a kernel: <w, J^T y'> has derivatives by x and y'."""
     call, values = call_of(given(count=40))

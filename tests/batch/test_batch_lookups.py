@@ -356,6 +356,98 @@ def test_programs_show_lookups() -> None:
     assert "gather" in str(seen["aligned score"].stage("schedule"))
 
 
+class Strict(caspar.Grid, dims=2, method="cubic", border="refuse"):
+    """Pictures of which nothing outside is known."""
+
+
+@caspar.factor
+def strictly(
+    shift: Annotated[Shift, caspar.TunableUnique],
+    pixel: Annotated[sf.V2, caspar.ConstSequential],
+    intensity: Annotated[sf.Scalar, caspar.ConstSequential],
+    picture: Annotated[Strict, caspar.ConstUnique],
+) -> sf.V1:
+    """A pixel shows what a picture shows there, if that is in the picture."""
+    x, y = shift + pixel
+    return sf.V1(picture.at(x, y) - intensity)
+
+
+def strict_problems() -> tuple[dict[str, Any], NDArray[np.bool_]]:
+    """Problems of which pixels are partly outside, by half a pixel or more; of the last one all."""
+    own = alignments()
+    rng = np.random.default_rng(7)
+    picture = own["picture"]["values"][0]
+    start = TRUE.round() + np.array([[0.2, 0.3]])
+    pixel = rng.integers(-20, 36, (PROBLEMS, PIXELS, 2)) + 0.5
+    start[-1] = 500.0
+    places = start.round()[:, None] + pixel
+    is_outside = ((places < 0) | (places > np.array(picture.shape)[::-1] - 1)).any(axis=2)
+    weight = np.ones((PROBLEMS, PIXELS))
+    weight[:, ::6] = 0.0
+    own = {"pixel": pixel, "picture": picture, "weight": weight}
+    aside = caspar.Solver(strictly, backend="cpu", precision="float64")
+    own["intensity"] = np.zeros((PROBLEMS, PIXELS))
+    for problem in range(PROBLEMS):
+        given = {name: one[problem] for name, one in own.items() if name != "picture"}
+        values = {"Shift": start.round()[problem, None], "strictly": {**given, "picture": picture}}
+        own["intensity"][problem] = aside.evaluate(values).residuals("strictly")[:, 0]
+    return {"Shift": start, "strictly": own}, is_outside
+
+
+@pytest.mark.parametrize("team", [*Team, None])
+@pytest.mark.parametrize("is_ragged", [False, True])
+def test_instances_outside_are_left_out_and_counted(team: Team | None, is_ragged: bool) -> None:
+    arrays, is_outside = strict_problems()
+    assert (is_outside.sum(axis=1)[:-1] > 2).all()
+    assert (is_outside.sum(axis=1)[:-1] <= PIXELS - 3).all()
+    given, own = arrays, arrays["strictly"]
+    if is_ragged:
+        problem = np.repeat(np.arange(PROBLEMS), PIXELS)
+        order = np.random.default_rng(0).permutation(len(problem))
+        rows = {
+            name: {
+                "values": own[name].reshape(len(problem), -1)[order],
+                "problem": problem[order],
+            }
+            for name in ("pixel", "intensity", "weight")
+        }
+        given = {**arrays, "strictly": {**rows, "picture": own["picture"]}}
+    solver = batch(strictly, "cpu", team)
+    result = solver.solve(given)
+    assert_array_equal(result.num_refused["strictly"], is_outside.sum(axis=1))
+    assert result.is_success[:-1].all()
+    assert result.status[-1] is caspar.SolveStatus.NO_RESIDUALS
+    assert_allclose(result.values["Shift"][:-1], TRUE.round()[:-1], atol=1e-6)
+    told = f"factor strictly: {is_outside.sum()} instances of {PROBLEMS} problems look up outside"
+    assert told in str(result)
+    assert solver.solve(given).status_codes.dtype == np.int32
+
+
+def test_large_problems_count_what_is_left_out() -> None:
+    arrays, fixed = paths(2, 60)
+
+    class Known(caspar.Grid, dims=2, channels=2, border="refuse"):
+        """The part of the field that is known."""
+
+    @caspar.factor
+    def known(
+        way: Annotated[Way, caspar.TunableShared], field: Annotated[Known, caspar.ConstUnique]
+    ) -> sf.V1:
+        return sf.V1(field.at(*way)[1])
+
+    near = caspar.factors.prior(Way, noise="unit")
+    way = arrays["clear"]["way"]
+    given = {
+        "Way": arrays["Way"],
+        "known": {"way": way, "field": arrays["clear"]["field"][:, :20]},
+        "prior": {"value": way, "expected": arrays["Way"]},
+    }
+    result = batch([known, near], "cpu").solve(given, fixed=fixed)
+    is_outside = np.asarray(result.values["Way"])[..., 0] > 19
+    assert_array_equal(result.num_refused["known"], is_outside.sum(axis=1))
+    assert result.is_success.all()
+
+
 def test_places_that_are_no_numbers_end_their_problem_only() -> None:
     own = alignments()
     start = START.copy()

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from benchmarks.arm_poses import Arm, away, by_caspar, by_slsqp, drawn
+from benchmarks.arm_poses import Arm, away, by_caspar, by_slsqp, drawn, with_restarts
 from examples.inverse_kinematics import MIDDLE
 
 
@@ -23,3 +23,11 @@ def test_poses_are_reached() -> None:
     assert away(np.asarray(result.values["Joints"]), goals)[found].max() < 1e-7
     joints, claims = by_slsqp(goals[2])
     assert claims == bool(away(joints[None], goals[2:3])[0] < 1e-6)
+
+
+def test_other_starts_reach_the_rest() -> None:
+    goals = drawn(20)
+    joints, is_solved, iterations, _ = with_restarts(goals, "cpu", "float64")
+    assert is_solved.all()
+    assert away(joints, goals).max() < 1e-7
+    assert (iterations > 0).all()

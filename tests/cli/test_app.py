@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import caspar
-from caspar.cli.progress import progress_shown
+from caspar.cli.outputs import progress_shown
 from caspar.progress import iteration, phase
 from caspar.runtime.cache import write_entry
 from tests.cli.fake_solver import run

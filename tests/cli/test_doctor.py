@@ -150,7 +150,11 @@ SCRIPT = "import sys; del sys.path[0]; from caspar.cli import main; sys.exit(mai
 
 
 @pytest.mark.parametrize(
-    "command", [("-m", "caspar", "doctor"), ("-c", SCRIPT)], ids=["-m", "script"]
+    "command",
+    [
+        pytest.param(("-m", "caspar", "doctor"), id="-m"),
+        pytest.param(("-c", SCRIPT), id="script", marks=pytest.mark.reliability),
+    ],
 )
 def test_does_not_run_the_working_folder(tmp_path: Path, command: tuple[str, ...]) -> None:
     folder, first = tmp_path / "work", tmp_path / "first"
@@ -172,11 +176,11 @@ ERRORS = {
 
 
 def _broken_packages() -> list[Any]:
-    """Each error in one package, one error in each of the others; `-m reliability`: all in all."""
+    """An error in each of four packages; `-m reliability`: all errors in all packages."""
     found = []
     for number, broken in enumerate(("numpy", "rich", "platformdirs", "qdldl", "symforce")):
         for place, (name, text) in enumerate(ERRORS.items()):
-            is_usual = number == 0 or place == number % len(ERRORS)
+            is_usual = place == number % len(ERRORS) and broken != "qdldl"
             marks = [] if is_usual else [pytest.mark.reliability]
             found.append(pytest.param(broken, text, marks=marks, id=f"{broken}-{name}"))
     return found
@@ -211,15 +215,3 @@ def test_half_installed_packages(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "qdldl (version not known)" in done.stdout
-
-
-def test_this_machine() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "caspar", "doctor"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "backend cpu   works" in done.stdout

@@ -13,6 +13,7 @@ from caspar.cli.inspect import load_function
 from caspar.codegen.targets import TARGETS
 from caspar.errors import OptionError
 from caspar.inspect import stage_names
+from tests.inspect.cases import distance
 
 SNAVELY = "caspar.bundle_adjustment:snavely"
 CASES = "tests.inspect.cases:distance"
@@ -73,8 +74,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_every_stage_prints_what_the_attribute_shows(
     stage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = str(snavely.inspect()["linearize"].stage(stage))
-    assert printed(capsys, SNAVELY, "--stage", stage) == expected
+    expected = str(distance.inspect()["linearize"].stage(stage))
+    assert printed(capsys, CASES, "--stage", stage) == expected
 
 
 def test_kernel_precision_and_architecture_are_choices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from caspar.ir.dtype import DType
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import (
     AddSharedPartials,
     AddSumPartials,

@@ -16,7 +16,7 @@ from caspar.equations.factor_kernels import factor_kernels
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 from tests.codegen.test_golden import SUFFIXES

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
-from caspar.codegen.cuda.loop.barriers import CLUSTER_BLOCKS
+from caspar.codegen.cuda.loop.fuse import CLUSTER_BLOCKS
 from caspar.codegen.source import (
     CLUSTERED_BLOCKS,
     CLUSTERED_ITEMS,
@@ -19,8 +19,7 @@ from caspar.driver import compile_kernel
 from caspar.equations.scalar_kernels import memory_kernels
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import MAX_SLOTS
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
 from tests.harness import find_compiler
 from tests.support_cases import SPARE, KernelCase

@@ -8,8 +8,7 @@ from caspar.codegen.cuda.header import HEADER
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec, ReduceSpec
 from caspar.memory.patterns import (
     AddSharedPartials,
     AddSumPartials,
@@ -18,7 +17,6 @@ from caspar.memory.patterns import (
     WriteRows,
     WriteSequential,
 )
-from caspar.memory.reduce import ReduceSpec
 
 Golden = Callable[[str, str], None]
 

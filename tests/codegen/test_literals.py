@@ -16,7 +16,7 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Program
 from caspar.memory.access import ArgSpec
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import WriteRows
 from caspar.runtime.cpu.backend import CpuBackend

@@ -22,16 +22,15 @@ from caspar.ir.evaluate import evaluate_graph
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar
 from caspar.ir.text import parse_graph, print_graph
-from caspar.ir.verify import verify_graph
-from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.array import Binding
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadIndexed, ReadRows, WriteRows
 from caspar.runtime.backend import Backend
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
+from tests.support_verify import verify_graph
 
 Array = NDArray[Any]
 

@@ -6,7 +6,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.nodes.node_sums import WriteOwnNode
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.passes.pipeline import compile_graph
 

@@ -4,6 +4,7 @@ Values are whole numbers, so that the order of a sum does not matter. Holes of t
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,7 @@ from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode,
 from caspar.memory.accessors.nodes.node_sums import AddOwnNode, WriteOwnNode
 from caspar.memory.accessors.sums.partials import MIN_SLOTS, AddSumSlots
 from caspar.memory.accessors.sums.runs import MANY_SCALARS, AddRuns
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import (
     AddSharedPartials,
     AddStretchPartials,
@@ -27,6 +27,7 @@ from caspar.memory.patterns import (
     ReadSequential,
     WriteSequential,
 )
+from tests.covering import covering
 from tests.harness import find_compiler
 from tests.memory.tiling.node_tile_problems import PROBLEMS, Problem, draw_problem
 from tests.support_cases import SPARE, KernelCase
@@ -34,14 +35,10 @@ from tests.support_kernels import CompiledKernels, assert_exact
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 
+FLOATS = (DType.FLOAT32, DType.FLOAT64)
 types = pytest.mark.parametrize(
     ("storage", "computing"),
-    [
-        (DType.FLOAT32, DType.FLOAT32),
-        (DType.FLOAT64, DType.FLOAT64),
-        (DType.FLOAT64, DType.FLOAT32),
-        (DType.FLOAT32, DType.FLOAT64),
-    ],
+    [(a, b) for a in FLOATS for b in FLOATS],
     ids=lambda dtype: str(dtype.value),
 )
 COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
@@ -198,8 +195,7 @@ def case_of(spec: KernelSpec, problem: Problem, dim: int, *, tiled: bool = True)
     )
 
 
-@types
-@pytest.mark.parametrize("num_exchanges", [0, 1, 3])
+@covering(num_exchanges=[1, 0, 3], storage=FLOATS, computing=FLOATS)
 def test_exchanges_and_own_nodes(num_exchanges: int, storage: DType, computing: DType) -> None:
     dims = DIMS if storage is computing and num_exchanges == 1 else (3,)
     specs = {dim: exchange_kernel(dim, storage, computing, num_exchanges) for dim in dims}
@@ -222,8 +218,7 @@ def test_nodes_are_moved_in_place(storage: DType, computing: DType) -> None:
                 assert_exact(run, computing)
 
 
-@types
-@pytest.mark.parametrize("by", [TILES, "partner", PLAIN])
+@covering(by=[TILES, "partner", PLAIN], storage=FLOATS, computing=FLOATS)
 def test_runs(by: str, storage: DType, computing: DType) -> None:
     """Only on CUDA. Few scalars wait for the end of the kernel, more are added chunk by chunk."""
     dims = (3, 45, *((1, 2, 4, 9, MANY_SCALARS, MANY_SCALARS + 1) if storage is computing else ()))
@@ -236,23 +231,20 @@ def test_runs(by: str, storage: DType, computing: DType) -> None:
                 assert_exact(compiled.run_cuda(case), computing)
 
 
-@types
-@pytest.mark.parametrize(
-    ("num_spread", "is_fenced", "halves", "by"),
-    [
-        (1, True, False, TILES),
-        (1, True, False, "partner"),
-        (1, False, False, TILES),
-        (2, True, False, TILES),
-        (1, True, True, TILES),
-    ],
+STRETCHING: tuple[dict[str, Any], ...] = (
+    {"num_spread": 1, "is_fenced": True},
+    {"num_spread": 1, "is_fenced": True, "by": "partner"},
+    {"num_spread": 1, "is_fenced": False},
+    {"num_spread": 2, "is_fenced": True},
+    {"num_spread": 1, "is_fenced": True, "halves": True},
 )
+
+
+@covering(options=STRETCHING, storage=FLOATS, computing=FLOATS)
 def test_a_block_takes_several_tiles(
-    num_spread: int, is_fenced: bool, halves: bool, by: str, storage: DType, computing: DType
+    options: dict[str, Any], storage: DType, computing: DType
 ) -> None:
-    spec = stretching_kernel(
-        storage, computing, num_spread=num_spread, is_fenced=is_fenced, halves=halves, by=by
-    )
+    spec = stretching_kernel(storage, computing, **options)
     compiled = CompiledKernels([spec], cpu=False)
     for name in NAMES:
         for count, stretch in ((31, 8), (2500, 1), (2500, 3), (2500, 8)):

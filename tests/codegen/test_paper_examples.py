@@ -8,7 +8,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.runtime.nvidia.nvrtc import compile_kernel_text
 from caspar.runtime.nvidia.sass import disassemble

@@ -22,9 +22,9 @@ from caspar.memory.accessors.sums.slots import (
     ReadSlots,
     num_object_slots,
 )
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential
+from tests.covering import covering
 from tests.harness import find_compiler
 from tests.memory.tiling.node_tile_problems import draw_problem
 from tests.support_cases import SPARE, KernelCase
@@ -33,11 +33,7 @@ from tests.support_kernels import CompiledKernels, assert_exact
 needs_compiler = pytest.mark.skipif(
     find_compiler() is None, reason="no C++ compiler on this machine"
 )
-types = pytest.mark.parametrize(
-    ("storage", "computing"),
-    [(a, b) for a in (DType.FLOAT32, DType.FLOAT64) for b in (DType.FLOAT32, DType.FLOAT64)],
-    ids=lambda dtype: str(dtype.value),
-)
+FLOATS = (DType.FLOAT32, DType.FLOAT64)
 DIMS = (1, 2, 3, 4, 9)
 COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
 COPIES = (1, 2, FEWER_SLOTS, USUAL_SLOTS, MAX_OBJECT_SLOTS)
@@ -92,8 +88,7 @@ def test_number_of_slots(num_items: int, num_objects: int, slots: int) -> None:
 
 
 @needs_compiler
-@types
-@pytest.mark.parametrize("many", [False, True])
+@covering(storage=FLOATS, computing=FLOATS, many=[False, True])
 def test_slots_are_summed_and_begun(storage: DType, computing: DType, many: bool) -> None:
     specs = {dim: sum_kernel(dim, storage, computing, many=many) for dim in DIMS}
     compiled = CompiledKernels(list(specs.values()))
@@ -108,8 +103,7 @@ def test_slots_are_summed_and_begun(storage: DType, computing: DType, many: bool
 
 
 @needs_compiler
-@types
-@pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "plain"])
+@covering(storage=FLOATS, computing=FLOATS, tiled=[True, False])
 def test_tiles_add_to_their_slots(tiled: bool, storage: DType, computing: DType) -> None:
     """Only on CUDA. Many scalars are added in groups."""
     dims = (3, 9, MANY_SCALARS + 1, 45)

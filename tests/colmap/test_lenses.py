@@ -18,7 +18,7 @@ from caspar.colmap import (
     covariance,
 )
 from caspar.colmap.adjust import solve_arrays
-from caspar.colmap.adjust.lenses import NO_PARAMETER, LensForm, lens_type
+from caspar.colmap.adjust.factors import NO_PARAMETER, LensForm, lens_type
 from caspar.colmap.arguments import request_given
 from caspar.colmap.prepare import prepare
 

@@ -28,8 +28,7 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 from tests.frontend.kernels import evaluating_kernels

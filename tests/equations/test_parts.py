@@ -7,7 +7,7 @@ from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
 from caspar.options import Precision
-from caspar.solver.plan.array_key import OwnedPart
+from caspar.solver.plan.arena import OwnedPart
 
 NODE = NodeType("Pose", float, storage_dim=7, tangent_dim=6)
 

@@ -22,8 +22,7 @@ from caspar.frontend.factors.trace import NodeType, TracedFactor, trace
 from caspar.frontend.precision import TYPES
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.choice.elimination import choose_eliminated
-from caspar.solver.choice.form import choose_form
+from caspar.solver.choice.form import choose_eliminated, choose_form
 from caspar.solver.choice.recipe import make_recipe
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.codegen.cuda.loop.barriers import CLUSTER_BLOCKS
+from caspar.codegen.cuda.loop.fuse import CLUSTER_BLOCKS
 from caspar.runtime.cuda.loop import repeat
 from caspar.runtime.cuda.loop.loops import LOOP_NAME
 from tests.gpu.loop_cases import keeps_products_apart, repeating_backend

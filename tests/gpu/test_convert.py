@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from caspar.arrays.convert import pack, shared_backend, unpack
 from caspar.ir.dtype import DType
 from caspar.kernels.call.operands import OperandReader
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
 from tests.arrays.blocked_cases import placement, rows_of_size
 
 pytestmark = pytest.mark.gpu

@@ -171,7 +171,7 @@ def test_parts_of_two_devices_on_one() -> None:
 def test_copies_wait_for_what_reads_their_memory(in_scope: bool) -> None:
     """Memory that was freed is the next copy's, while a kernel may still have to read it."""
     cupy = pytest.importorskip("cupy")
-    from caspar.runtime.cuda.member import CudaMember
+    from caspar.runtime.cuda.nccl import CudaMember
 
     member, read = CudaMember(0), []
     with cupy.cuda.Device(1):

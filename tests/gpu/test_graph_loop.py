@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from caspar.options import JacobianName
+from caspar.runtime.backend import SequenceLoop
 from caspar.runtime.cuda.loop import repeat
-from caspar.runtime.sequence_loop import SequenceLoop
 from tests.gpu.loop_cases import (
     assert_same_bits,
     keeps_products_apart,

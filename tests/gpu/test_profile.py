@@ -14,6 +14,7 @@ pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
 MANY = 8_000_000
+NUM_TRIES = 12
 
 
 @caspar.kernel
@@ -41,7 +42,9 @@ def ones(count: int, dim: int) -> caspar.BlockedArray:
 
 
 def test_a_move_is_as_fast_as_a_copy() -> None:
-    profile = move.profile(ones(MANY, 4))
+    # others may use the device: the quietest of a few
+    profiles = [move.profile(ones(MANY, 4)) for _ in range(NUM_TRIES)]
+    profile = min(profiles, key=lambda one: one.spread_s[1] / one.spread_s[0])
     print(profile)
     assert profile.clock == "CUDA events"
     assert 0.8 < profile.copy_fraction < 1.2
@@ -64,7 +67,7 @@ def test_time_is_that_of_events_around_many_runs() -> None:
     bound = move.bind(x, out=ones(MANY, 4))
     bound()
     measured, by_hand = [], []
-    for _ in range(5):  # others may use the device: the least of a few is the kernel's own time
+    for _ in range(NUM_TRIES):  # others may use the device: the least is the kernel's own time
         measured.append(bound.profile().time_s)
         first, last = cupy.cuda.Event(), cupy.cuda.Event()
         first.record()

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from caspar.errors import VerificationError
 from caspar.ir.text import parse_graph, parse_program
-from caspar.ir.verify import verify_graph, verify_program
 from tests.ir.random_graphs import random_graph
+from tests.support_verify import verify_graph, verify_program
 
 BAD_GRAPHS = {
     "v1 is read before it is produced": "v0 = sin v1\nv1 = const 1.0\nstore y[0] v0",

@@ -1,5 +1,6 @@
 """What the assembler makes of blocked accesses: 16 bytes at once, and no local memory."""
 
+import itertools
 import re
 from typing import Annotated, Any
 
@@ -9,10 +10,9 @@ import caspar
 from caspar.ir.dtype import DType
 from caspar.kernels.kernel import Kernel
 from caspar.memory.layout import chunk_widths, padded_width
-from tests.covering import covering
+from tests.covering import alternating
 from tests.kernels.patterns import kernel_of, read_kernel, vector_type, write_kernel
 
-DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 READS = (caspar.ReadSequential(), caspar.ReadIndexed(), caspar.ReadShared(), caspar.ReadStrided())
 
 
@@ -33,7 +33,10 @@ def full_chunks(dim: int, dtype: str) -> int:
     return sum(padded_width(width) * scalar.itemsize == 16 for width in chunk_widths(dim, scalar))
 
 
-@covering(read=READS, dim=[4, 6, 7, 9, 16], dtype=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dim", "dtype", "read"),
+    alternating(itertools.product([4, 6, 7, 9, 16], ["float32", "float64"]), READS),
+)
 def test_chunks_are_moved_at_once(dim: int, dtype: str, read: Any) -> None:
     inspection = moving_kernel(dim, read).inspect(dtype=dtype)
     sass = inspection.disassembled.text
@@ -43,8 +46,9 @@ def test_chunks_are_moved_at_once(dim: int, dtype: str, read: Any) -> None:
     assert len(re.findall(r"\b(?:LDL|STL)\b", sass)) == 0
 
 
-@DTYPES
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "deterministic"), alternating(["float32", "float64"], [False, True])
+)
 def test_no_pattern_needs_local_memory(dtype: str, deterministic: bool) -> None:
     for kernel in (read_kernel(7), write_kernel(7)):
         report = kernel.inspect(dtype=dtype, deterministic=deterministic).report

@@ -1,5 +1,6 @@
 """Every access pattern: CPU backend = CUDA source in the harness = NumPy."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,20 +25,31 @@ from tests.kernels.patterns import (
 )
 
 SIZES = (0, 1, 31, 32, 33, 255, 256, 257, 1023, 1025)
-DIMS = [
-    *((dim, "float32") for dim in (1, 3, 7, 9)),
-    *((dim, "float64") for dim in (3, 16)),
-    *(
-        pytest.param(*one, marks=pytest.mark.reliability)
-        for one in ((2, "float32"), (4, "float32"), (17, "float32"), (1, "float64"))
-    ),
-]
+USUAL = {
+    "cpu": ((1, "float32"), (7, "float32"), (16, "float64")),
+    "harness": ((3, "float32"), (7, "float32"), (9, "float32"), (3, "float64")),
+}
+"""By backend the types of the default run, of which each has another last chunk."""
+
+OTHERS = ((2, "float32"), (4, "float32"), (17, "float32"), (1, "float64"))
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here")
+
 backends = pytest.mark.parametrize(
     "backend", ["cpu", pytest.param("harness", marks=needs_compiler)], indirect=True
 )
-types = pytest.mark.parametrize(("dim", "dtype"), DIMS)
+
+
+def _rows() -> Iterator[Any]:
+    """Backends with types; `-m reliability` has those that are not usual."""
+    for backend in USUAL:
+        for one in dict.fromkeys((*itertools.chain(*USUAL.values()), *OTHERS)):
+            marks = [] if one in USUAL[backend] else [pytest.mark.reliability]
+            marks += [needs_compiler] if backend == "harness" else []
+            yield pytest.param(backend, *one, marks=marks)
+
+
+on_types = pytest.mark.parametrize(("backend", "dim", "dtype"), list(_rows()), indirect=["backend"])
 
 
 @pytest.fixture
@@ -93,24 +105,21 @@ def check_writes(kernel: Kernel, draw: Draw, names: Sequence[str] = tuple(WRITE_
             assert rows is given
 
 
-@backends
-@types
+@on_types
 def test_reads_are_exact(backend: str, dim: int, dtype: str) -> None:
     kernel = read_kernel(dim)
     for draw in draws(dim, dtype):
         check_reads(kernel, draw)
 
 
-@backends
-@types
+@on_types
 def test_writes_in_the_order_of_an_index_are_exact(backend: str, dim: int, dtype: str) -> None:
     kernel = write_kernel(dim, ANY_ORDER)
     for draw in draws(dim, dtype):
         check_writes(kernel, draw, ANY_ORDER)
 
 
-@backends
-@types
+@on_types
 def test_writes_are_exact(backend: str, dim: int, dtype: str) -> None:
     kernel = write_kernel(dim)
     for draw in draws(dim, dtype):

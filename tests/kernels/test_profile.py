@@ -14,11 +14,10 @@ import caspar
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
 from caspar.kernels.call.call import operands_of
-from caspar.kernels.measure.profile import RUNS, KernelProfile, Traffic, on_copies
+from caspar.kernels.profile import RUNS, KernelProfile, Traffic, on_copies
 from caspar.options import BackendChoice
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.runtime.nvidia.occupancy import Occupancy
-from caspar.runtime.nvidia.usage import KernelUsage
+from caspar.runtime.nvidia.occupancy import KernelUsage, Occupancy
 from tests.harness_backend import HarnessBackend
 from tests.kernels.test_patterns import needs_compiler, use_backend
 
@@ -47,7 +46,7 @@ def scatter(
 
 @pytest.fixture(autouse=True)
 def _small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caspar.kernels.measure.profile.MIN_COPY_BYTES", 2**16)
+    monkeypatch.setattr("caspar.kernels.profile.MIN_COPY_BYTES", 2**16)
 
 
 def ones(dim: int, count: int = COUNT) -> caspar.BlockedArray:
@@ -116,7 +115,7 @@ class TestMeasuring:
         backend = Counting()
         known = {BackendChoice.CPU: backend}
         monkeypatch.setattr("caspar.arrays.convert._BACKENDS", known)
-        monkeypatch.setattr("caspar.kernels.measure.profile.MAX_COPY_BYTES", 2**18)
+        monkeypatch.setattr("caspar.kernels.profile.MAX_COPY_BYTES", 2**18)
         for count, expected in ((100, 2**16), (3000, 3000 * 24), (20_000, 2**18)):
             x, out = ones(4, count), ones(4, count)
             del sizes[:]

@@ -12,7 +12,7 @@ from caspar.errors import BackendError, KernelError, OptionError
 from caspar.inspect.tables import WIDTH
 from caspar.ir.dtype import DType
 from caspar.kernels.kernel import Kernel
-from caspar.kernels.measure.profile import Traffic, item_bytes, item_traffic, object_count
+from caspar.kernels.profile import Traffic, item_bytes, item_traffic, object_count
 from caspar.memory.access import Options, WriteAccessor
 from tests.kernels.patterns import read_kernel, write_kernel
 

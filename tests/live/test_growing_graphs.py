@@ -1,5 +1,6 @@
 """Graphs that grow pose by pose, and windows that slide, beside solves of the whole."""
 
+import copy
 from typing import Annotated, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
-from caspar.live import block_factorization
+from caspar.live import block_factorization, incremental
 from caspar.live.block_factorization import MAX_BLOCK, BlockFactorization
 from caspar.live.gaussian import eliminated
 from caspar.live.linearization import RowGroup
@@ -77,7 +78,7 @@ def test_blocks_are_solved_as_a_dense_matrix(size: int) -> None:
         added = rng.uniform(0.0, 1e-2, num_unknowns) * (step % 3)
         if step == 11:
             factorization.keep(np.arange(num_unknowns // size))
-        named = {number: [group] for number, group in enumerate(groups)}
+        named = {number: group for number, group in enumerate(groups)}
         factorization.linearize(named, num_unknowns)
         assert factorization.is_exact
         factorization.factorize(added)
@@ -106,12 +107,12 @@ def test_what_changes_little_is_not_factorised_again() -> None:
     columns = 2 * np.arange(29)[:, None] + np.arange(4)
     rows = RowGroup(rng.normal(size=(29, 5)), columns, rng.normal(size=(29, 5, 4)))
     factorization = BlockFactorization(2)
-    factorization.linearize({"chain": [rows]}, 60)
+    factorization.linearize({"chain": rows}, 60)
     factorization.factorize()
     moved = RowGroup(rng.normal(size=(29, 5)), columns, rows.entries.copy())
     moved.entries[4] *= 1.001
     moved.entries[11] *= 1.2
-    factorization.linearize({"chain": [moved]}, 60, most_change=0.01)
+    factorization.linearize({"chain": moved}, 60, most_change=0.01)
     are_exact = [factorization.is_exact]
     assert_array_equal(np.flatnonzero(factorization.changed), [11, 12])
     dense = _dense([moved], 60)
@@ -121,7 +122,7 @@ def test_what_changes_little_is_not_factorised_again() -> None:
     kept.entries[4] = rows.entries[4]
     rhs = rng.normal(size=60)
     for now, most in ((kept, 0.01), (moved, 0.0)):
-        factorization.linearize({"chain": [moved]}, 60, most_change=most)
+        factorization.linearize({"chain": moved}, 60, most_change=most)
         factorization.factorize()
         dense = _dense([now], 60)
         assert_allclose(factorization.solve(rhs), np.linalg.solve(dense.T @ dense, rhs), rtol=1e-9)
@@ -129,9 +130,63 @@ def test_what_changes_little_is_not_factorised_again() -> None:
     assert are_exact == [False, False, True]
     # derivatives that are no numbers are a change, whatever is allowed
     moved.entries[7, 0, 0] = np.nan
-    factorization.linearize({"chain": [moved]}, 60, most_change=0.01)
+    factorization.linearize({"chain": moved}, 60, most_change=0.01)
     factorization.factorize()
     assert not factorization.is_definite
+
+
+def test_rows_that_changed_are_taken_alone() -> None:
+    """Gradient and lengths are those of all rows; what little changed stays to be factorised."""
+    rng = np.random.default_rng(8)
+    columns = 2 * np.arange(29)[:, None] + np.arange(4)
+    before = RowGroup(rng.normal(size=(29, 5)), columns, rng.normal(size=(29, 5, 4)))
+    residual, entries = before.residual.copy(), before.entries.copy()
+    places = np.array([3, 12, 20])
+    residual[places] += 1.0
+    entries[places[:2]] *= [[[1.001]], [[1.5]]]
+    more = RowGroup(rng.normal(size=(1, 5)), columns[-1:] + 2, rng.normal(size=(1, 5, 4)))
+    now = RowGroup(
+        np.concatenate([residual, more.residual]),
+        np.concatenate([columns, more.columns]),
+        np.concatenate([entries, more.entries]),
+    )
+    factorization = BlockFactorization(2)
+    factorization.linearize({"chain": before}, 60)
+    factorization.factorize()
+    changed = {"chain": (places, before.chosen(places))}
+    factorization.linearize({"chain": now}, 62, most_change=0.01, changed=changed)
+    assert_array_equal(np.flatnonzero(factorization.changed), [12, 13, 29, 30])
+    assert not factorization.is_exact
+    dense = _dense([now], 62)
+    assert_allclose(factorization.gradient, dense.T @ now.residual.ravel(), atol=1e-12)
+    assert_allclose(factorization.squares, (dense**2).sum(axis=0), atol=1e-12)
+    again = {"chain": (places[:1], now.chosen(places[:1]))}
+    factorization.linearize({"chain": now}, 62, changed=again)
+    assert factorization.is_exact
+
+
+def test_small_entries_of_a_step_are_left_out() -> None:
+    """Those that are left out gain at most k n least^2 / 2, with k unknowns of a row."""
+    rng = np.random.default_rng(9)
+    columns = 2 * np.arange(99)[:, None] + np.arange(4)
+    residual = np.zeros((99, 5))
+    residual[:4] = rng.normal(size=(4, 5))
+    rows = RowGroup(residual, columns, rng.normal(size=(99, 5, 4)))
+    factorization = BlockFactorization(2)
+    factorization.linearize({"chain": rows}, 200)
+    factorization.factorize()
+    dense = _dense([rows], 200)
+    promised = 0.5 * factorization.forward(-factorization.gradient)
+    whole = factorization.backward()
+    assert_allclose(whole, np.linalg.lstsq(dense, -residual.ravel())[0], atol=1e-9)
+    assert promised == pytest.approx(-0.5 * factorization.gradient @ whole, rel=1e-12)
+    least = np.sqrt(0.01 * promised / 400)
+    factorization.forward(-factorization.gradient)
+    step = factorization.backward(least)
+    is_zero = (step.reshape(-1, 2) == 0.0).all(axis=1)
+    assert 10 < is_zero.sum() < 100
+    decrease = 0.5 * (residual**2).sum() - 0.5 * ((residual.ravel() + dense @ step) ** 2).sum()
+    assert decrease >= 0.98 * promised
 
 
 def test_a_singular_matrix_is_seen() -> None:
@@ -140,7 +195,7 @@ def test_a_singular_matrix_is_seen() -> None:
     entries = group.entries - group.entries.mean(axis=2, keepdims=True)
     factorization = BlockFactorization(1)
     rows = RowGroup(group.residual, group.columns, entries)
-    factorization.linearize({"rows": [rows]}, 20)
+    factorization.linearize({"rows": rows}, 20)
     factorization.factorize()
     assert not factorization.is_definite
     factorization.factorize(1e-6)
@@ -211,6 +266,31 @@ def test_a_graph_that_grows_stays_at_its_minimum() -> None:
     assert costs[-1] > 1.0
     result = problem.solve()
     assert costs[-1] <= (1.0 + 1e-4) * result.final_cost
+
+
+def test_nodes_that_hardly_move_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only factors whose nodes move are evaluated then, and costs are as good."""
+    written: list[int] = []
+    write = incremental.Change.write
+
+    def noted(change: Any, evaluated: Any) -> Any:
+        written.append(sum(map(len, change.places.values())))
+        return write(change, evaluated)
+
+    monkeypatch.setattr(incremental.Change, "write", noted)
+    monkeypatch.setattr(incremental, "MANY_BLOCKS", 30)
+    problem = caspar.Problem([odometry, start], backend="cpu", precision="float64")
+    costs = _grown(problem, 90, 0)
+    assert len(written) > 0
+    assert max(written) < len(problem.handles("odometry"))
+    assert costs[-1] <= (1.0 + 1e-4) * problem.solve().final_cost
+    # what is known of the factors is what they cost at the values
+    again = caspar.Problem([odometry, start], backend="cpu", precision="float64")
+    _grown(again, 90, 0)
+    copied = copy.deepcopy(again)
+    now, anew = (one.update(cost_tolerance=0.5) for one in (again, copied))
+    assert (now.iterations, anew.iterations) == (0, 0)
+    assert now.cost == pytest.approx(anew.cost, rel=1e-12)
 
 
 def test_most_steps_of_a_graph_factorise_nothing() -> None:
@@ -380,9 +460,9 @@ def test_a_singular_matrix_has_no_old_derivatives(
     allowed: list[float] = []
     linearize = BlockFactorization.linearize
 
-    def noted(self: Any, groups: Any, num_unknowns: int, *, most_change: float = 0.0) -> None:
-        allowed.append(most_change)
-        linearize(self, groups, num_unknowns, most_change=most_change)
+    def noted(self: Any, groups: Any, num_unknowns: int, **options: Any) -> None:
+        allowed.append(options["most_change"])
+        linearize(self, groups, num_unknowns, **options)
 
     problem = caspar.Problem([sight, begin], backend="cpu", precision="float64")
     poses = np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]])

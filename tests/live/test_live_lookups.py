@@ -165,3 +165,36 @@ def test_a_problem_without_instances_has_arrays() -> None:
     problem.add_nodes("Shift", TRUE)
     with pytest.raises(InputError, match="no factor has instances"):
         problem.solve()
+
+
+class Known(caspar.Grid, dims=2, border="refuse"):
+    """Pictures of which nothing outside is known."""
+
+
+@caspar.factor
+def seen_inside(
+    shift: Annotated[Shift, caspar.TunableShared],
+    pixel: Annotated[sf.V2, caspar.ConstSequential],
+    picture: Annotated[Known, caspar.ConstUnique],
+) -> sf.V1:
+    """What is seen is zero."""
+    x, y = shift + pixel
+    return sf.V1(picture.at(x, y))
+
+
+def test_instances_that_are_left_out_are_told() -> None:
+    near = caspar.factors.prior(Shift, noise="unit", name="near")
+    problem = caspar.Problem([seen_inside, near])
+    (node,) = problem.add_nodes("Shift", [[1.0, 1.0]])
+    assert problem.refused("seen_inside").shape == (0,)
+    pixel = np.array([[0.0, 0.0], [30.0, 0.0], [5.0, 4.0], [0.0, -4.0]])
+    own = {"shift": np.full(4, node), "pixel": pixel, "picture": 1e-3 * picture(0)}
+    handles = problem.add_factors("seen_inside", own)
+    problem.add_factors("near", {"value": [node], "expected": [[1.0, 1.0]]})
+    assert_array_equal(problem.refused("seen_inside"), [False, True, False, True])
+    assert not problem.refused("near").any()
+    problem.update()
+    result = problem.solve()
+    assert any("2 of 4 instances look up outside" in remark for remark in result.remarks)
+    problem.remove_factors("seen_inside", handles[:2])
+    assert_array_equal(problem.refused("seen_inside"), [False, True])

@@ -328,3 +328,22 @@ def test_values_without_a_cost_stay_where_they_are() -> None:
     before = problem.values
     assert problem.update().status is caspar.SolveStatus.INITIAL_COST_NOT_FINITE
     assert_array_equal(problem.values["Station"], before["Station"])
+
+
+def test_a_solve_takes_bounds() -> None:
+    """Those of the call, nodes in the order of ids; what is said elsewhere is refused."""
+    problem = caspar.Problem(known, backend="cpu", precision="float64")
+    ids = problem.add_nodes("Station", [[0.0, 0.0], [1.0, 1.0]])
+    problem.add_factors("known", {"station": ids, "place": [[3.0, 0.5], [4.0, 4.0]]})
+    result = problem.solve(bounds={"Station": ([[-1.0, -1.0], [0.0, 0.0]], 2.0)})
+    assert_allclose(problem.values["Station"], [[2.0, 0.5], [2.0, 2.0]], atol=1e-6)
+    assert result.active_bounds["Station"].tolist() == [[1, 0], [1, 1]]
+    with pytest.raises(caspar.errors.OptionError, match="set_fixed"):
+        problem.solve(fixed={"Station": [0]})  # type: ignore[call-arg]
+    walking = caspar.Problem([walk, known], backend="cpu", precision="float64")
+    ids = walking.add_nodes("Station", [[0.0, 0.0], [1.0, 1.0]])
+    walking.add_factors("walk", {"start": ids[:1], "end": ids[1:], "measured": [[1.0, 0.0]]})
+    walking.add_factors("known", {"station": ids[:1], "place": [[0.0, 0.0]]})
+    walking.marginalize("Station", ids[:1])
+    with pytest.raises(caspar.errors.OptionError, match="bounds"):
+        walking.solve(bounds={"Station": (0.0, 2.0)})

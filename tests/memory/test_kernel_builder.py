@@ -3,7 +3,7 @@
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.memory.access import ArgSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import (
     AddSumPartials,
     ReadSequential,

@@ -27,7 +27,6 @@ from caspar.ir.evaluate import OP_FUNCTIONS
 from caspar.ir.graph import Graph
 from caspar.ir.ops import GRAPH_ONLY, OP_INFO, PROGRAM_ONLY, Op
 from caspar.ir.program import Operand, Program
-from caspar.ir.verify import verify_graph, verify_program
 from caspar.passes import cost
 from caspar.passes.cost import OpCosts
 from caspar.passes.graph.rewrite import rebuild
@@ -39,6 +38,7 @@ from tests.ir.graph_cases import GraphCase
 from tests.ir.graph_strategies import exact_cases, mixed_cases, special_cases
 from tests.ir.random_graphs import NORMS, random_graph
 from tests.passes.checking import all_schedules, peak_pressure
+from tests.support_verify import verify_graph, verify_program
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.runtime.arrays import Moved, give_back
-from caspar.runtime.pieces import PIECE_BYTES, in_pieces
+from caspar.runtime.arrays import PIECE_BYTES, Moved, give_back, in_pieces
 
 Rows = NDArray[np.floating]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import caspar
-from caspar.codegen.cuda.loop.barriers import CLUSTER_BLOCKS, CLUSTER_OPTION
+from caspar.codegen.cuda.loop.fuse import CLUSTER_BLOCKS, CLUSTER_OPTION
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.nvidia.nvrtc import compile_text

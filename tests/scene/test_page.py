@@ -12,7 +12,7 @@ import caspar
 from caspar.errors import MissingPackageError
 from caspar.scene import Group, GroupKind, Links, Scene, State
 from caspar.scene.colors import BACKGROUND, SCALE, error_scale, rgb
-from caspar.scene.frusta import NUM_CORNERS, frustum_strokes
+from caspar.scene.scene import NUM_CORNERS, frustum_strokes
 from caspar.version import install_command
 
 pytest.importorskip("plotly")

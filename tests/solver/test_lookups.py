@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import caspar
 from caspar.errors import FactorError, InputError, KernelError
 from caspar.options import PrecisionName
+from caspar.runtime.nvidia.nvrtc import compile_text
 from caspar.solver.lm.normal_equations import NormalEquations
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
@@ -280,18 +281,22 @@ def test_a_place_that_is_no_number_is_not_left_out() -> None:
     assert result.status is caspar.SolveStatus.INITIAL_COST_NOT_FINITE
 
 
-def test_border_refuse_is_for_solvers() -> None:
-    with pytest.raises(FactorError, match="border='refuse', and results of a BatchSolver"):
-        caspar.BatchSolver(strictly, backend="cpu")
+@caspar.kernel(backend="cpu")
+def strict(
+    place: Annotated[sf.V2, caspar.ReadSequential], image: Annotated[Strict, caspar.ReadUnique]
+) -> Annotated[sf.V2, caspar.WriteSequential]:
+    """A picture at a place, and a number that it has no part in."""
+    return sf.V2(image.at(*place), place[0])
 
-    @caspar.kernel(backend="cpu")
-    def strict(
-        image: Annotated[Strict, caspar.ReadUnique],
-    ) -> Annotated[sf.Symbol, caspar.WriteSequential]:
-        return image.at(0.5, 0.5)
 
-    with pytest.raises(KernelError, match="border='refuse', which leaves instances"):
-        strict(np.zeros((3, 4)))
+def test_kernels_give_nan_outside() -> None:
+    places = np.array([[0.0, 0.0], [3.0, 2.0], [3.001, 2.0], [1.0, -0.001], [1.5, 1.25]])
+    image = np.arange(12.0).reshape(3, 4)
+    found = strict(places, image)
+    assert_array_equal(np.isnan(found[:, 0]), [False, False, True, True, False])
+    assert_allclose(found[[0, 1], 0], [0.0, 11.0], atol=1e-14)
+    assert_array_equal(found[:, 1], places[:, 0])
+    assert compile_text(strict.inspect().source.text, "sm_90").warnings == ()
 
 
 @caspar.kernel(backend="cpu")

@@ -21,9 +21,8 @@ from caspar.frontend.symbolic.lookups import Method
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.array import Binding
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadRows, WriteRows
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.tracing import traced_factor

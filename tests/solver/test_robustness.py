@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar import SolveStatus
 from caspar.options import BackendName, PrecisionName
+from tests.covering import alternating
 from tests.harness_backend import HarnessBackend
 from tests.solver import reference
 from tests.solver.robust_cases import (
@@ -85,8 +86,10 @@ def test_without_inner_iterations(name: str, backend: BackendName) -> None:
     assert result.status.is_success, result
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("name", ["singular blocks", "marks seen once", "two parts"])
+@pytest.mark.parametrize(
+    ("name", "deterministic"),
+    alternating(["singular blocks", "marks seen once", "two parts"], [False, True]),
+)
 def test_on_cuda_texts(name: str, deterministic: bool) -> None:
     """In the harness: what a device runs, races and all."""
     case = CASES[name]

@@ -18,7 +18,7 @@ from caspar.batch.gradients.flat import as_one_factor, as_one_problem
 from caspar.batch.input import Batch
 from caspar.batch.result import BatchViolation, equal_violations
 from caspar.frontend.factors.factor import ConstraintKind
-from caspar.frontend.factors.penalised import ROOT, SHIFT, penalised
+from caspar.frontend.factors.terms import ROOT, SHIFT, penalised
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
@@ -27,8 +27,8 @@ from caspar.solver.constraints.penalties import FIRST_PENALTY, Terms, first_pena
 from caspar.solver.constraints.start import moving_components, summed_squares, without_held
 from caspar.solver.constraints.violations import Constraints, Linearised
 from caspar.solver.input.problem import Problem
-from caspar.solver.normal.jacobians import DerivativeKernels
-from caspar.solver.normal.sums import add_rows
+from caspar.solver.normal.instance_kernels import DerivativeKernels
+from caspar.solver.normal.matrix import add_rows
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,12 @@ class InstanceText:
         self.text = text
         self._target = target
         self.places: dict[str, tuple[str, str]] = {}
+        self._half_tables = {
+            programs.constant_name(number, argument)
+            for number, one in enumerate(shape.factors)
+            for argument in one.factor.tables
+            if argument.is_half
+        }
         if shape.team is Team.WARP and not shape.is_orthogonal:
             last_row = str(shape.num_unknowns * shape.row_length)
             self.places[programs.GRADIENT] = (programs.MATRIX, last_row)
@@ -149,7 +155,11 @@ class InstanceText:
             array, first = known.get(name, (name, "0"))
             self.text.set(f"{array}[{_sum(first, entry)}]", value)
 
-        self.text.program(program, read, store if add is None else add, known.__getitem__)
+        def begins(name: str) -> tuple[str, str, DType]:
+            is_half = name in self._half_tables
+            return (*known[name], DType.FLOAT16 if is_half else self.shape.storage)
+
+        self.text.program(program, read, store if add is None else add, begins)
 
     def load(self) -> None:
         """`x` and `y` are the start values; and what restricts them."""

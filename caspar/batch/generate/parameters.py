@@ -87,7 +87,8 @@ def _input_params(shape: BatchShape) -> list[Param]:
             if not has_rows:
                 continue
             name = programs.constant_name(number, argument)
-            dtype = storage if argument.node is None else DType.INT32
+            values = DType.FLOAT16.in_arrays if argument.is_half else storage
+            dtype = values if argument.node is None else DType.INT32
             params += [Param(DATA, name, dtype), Param(STRIDE, name)]
             if argument.kind is ArgumentKind.CONST_INDEXED:
                 index = index_name(name)

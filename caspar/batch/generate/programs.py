@@ -28,7 +28,7 @@ from caspar.frontend.factors.trace import Argument, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 
 VALUES, CANDIDATE = "x", "y"
 GRADIENT, MATRIX, INFLUENCE, FREE, TRIED = "gradient", "matrix", "influence", "moves", "tried"

@@ -47,7 +47,7 @@ def as_one_problem(batch: Batch, backend: Backend, names: Container[str] | None 
         given={},
         dtypes=batch.dtypes,
         factors={
-            one.factor.name: _Flat(batch, backend, number, one).arrays()
+            one.factor.name: FlatFactor(batch, backend, number, one).arrays()
             for number, one in enumerate(batch.shape.factors)
             if names is None or one.factor.name in names
         },
@@ -56,8 +56,12 @@ def as_one_problem(batch: Batch, backend: Backend, names: Container[str] | None 
     )
 
 
-class _Flat:
-    """The arrays of one factor, for all problems."""
+class FlatFactor:
+    """The arrays of one factor, for all problems.
+
+    Attributes:
+        problem: (m,) the problem of each instance, on the device.
+    """
 
     def __init__(self, batch: Batch, backend: Backend, number: int, one: ProblemFactor) -> None:
         self._batch, self._backend = batch, backend
@@ -68,12 +72,12 @@ class _Flat:
             starts = backend.upload(batch.arrays[names.factor_name(number)][0])
             total = int(starts[-1])
             # CuPy's repeat takes no array
-            self._problem = xp.searchsorted(starts, xp.arange(total), side="right") - 1
-            self._within = xp.arange(total) - starts[self._problem]
+            self.problem = xp.searchsorted(starts, xp.arange(total), side="right") - 1
+            self._within = xp.arange(total) - starts[self.problem]
             self._row = xp.arange(total)
         else:
             length = batch.instances.get(number, 1)
-            self._problem = xp.repeat(problems, length)
+            self.problem = xp.repeat(problems, length)
             self._within = xp.tile(xp.arange(length), count)
             self._row = None
 
@@ -87,7 +91,7 @@ class _Flat:
             for one in factor.inputs
             if one.node is None
         }
-        count = int(self._problem.shape[0])
+        count = int(self.problem.shape[0])
         by_instance = tuple(term.source for term in factor.terms)
         nodes = {one.name: self._int32(self._node_of(one)) for one in factor.nodes}
         return FactorArrays(count, nodes, constants, by_instance, count)
@@ -101,27 +105,27 @@ class _Flat:
         name = constant_name(self._number, argument)
         stride = self._batch.arrays[name][1]
         if argument.kind is ArgumentKind.CONST_UNIQUE:
-            return self._problem * stride
+            return self.problem * stride
         if argument.kind is ArgumentKind.CONST_INDEXED:
             index, own_stride = self._array(names.index_name(name))
-            return index[self._place(own_stride)] + self._problem * stride
+            return index[self._place(own_stride)] + self.problem * stride
         return self._place(stride)
 
     def _place(self, stride: int) -> Array:
         """Return the row of each instance's own in an array."""
-        return self._within + self._problem * stride if self._row is None else self._row
+        return self._within + self.problem * stride if self._row is None else self._row
 
     def _node_of(self, argument: Argument) -> Array:
         """Return the node, counted through all problems, that each instance touches."""
         count = self._batch.shape.nodes_of(argument).count
         if count == 1:
-            return self._problem
+            return self.problem
         if argument.kind is ArgumentKind.NODE_PAIR:
             within = self._within + (1 if argument.successor else 0)
         else:
             index, stride = self._array(constant_name(self._number, argument))
             within = index[self._place(stride)]
-        return self._problem * count + within
+        return self.problem * count + within
 
     def _int32(self, index: Array) -> Array:
         return index.astype(np.int32)

@@ -21,9 +21,9 @@ from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.gradients.adjoint import Adjoint, gradient_kernels
 from caspar.solver.gradients.gradient import Gradient
-from caspar.solver.gradients.gradients import chosen_hessian
-from caspar.solver.gradients.inputs import (
+from caspar.solver.gradients.gradients import (
     Cotangents,
+    chosen_hessian,
     given_back,
     passed_for,
     shape_of,
@@ -31,7 +31,7 @@ from caspar.solver.gradients.inputs import (
 )
 from caspar.solver.gradients.system import Hessian, Instances, Integers, Solution
 from caspar.solver.normal.blocks import Unknowns
-from caspar.solver.normal.elimination import roots_of
+from caspar.solver.normal.matrix import roots_of
 
 
 class BlockSystem:

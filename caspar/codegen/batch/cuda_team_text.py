@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 from caspar.codegen.batch.cuda_text import CudaProblemText
 from caspar.codegen.batch.text import PROBLEM
-from caspar.codegen.cuda.kernel import kernel_text
 from caspar.codegen.source import WARP, KernelSource, Param
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.scope import SCALAR_TYPE
@@ -22,11 +21,7 @@ SHARED_BYTES = 48 * 1024
 
 
 class CudaTeamText(CudaProblemText):
-    """Statements of a warp in CUDA C.
-
-    Attributes:
-        shared_bytes: What a problem takes so far.
-    """
+    """Statements of a warp in CUDA C; a problem takes `shared_bytes` so far."""
 
     num_lanes = WARP
 
@@ -121,7 +116,5 @@ class CudaTeamText(CudaProblemText):
         fitting = tuple(
             size for size in BLOCK_SIZES if size // WARP * self.shared_bytes <= SHARED_BYTES
         )
-        text = kernel_text(
-            name, (), tuple(params), fitting[0], [*head, *arrays, leave, *rest], restrict=True
-        )
+        text = self.kernel_text(name, params, fitting[0], [*head, *arrays, leave, *rest])
         return KernelSource(name, text, tuple(params), fitting, threads_per_item=WARP)

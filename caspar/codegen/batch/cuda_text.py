@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from caspar.codegen.batch.text import PROBLEM, ProblemText
-from caspar.codegen.cuda.kernel import kernel_text
+from caspar.codegen.cuda.kernel import HALF, kernel_text
 from caspar.codegen.cuda.ops import OP_TEXT, SINCOS_TEXT, literal
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
@@ -93,7 +93,13 @@ class CudaProblemText(ProblemText):
             f"const {_TYPE[DType.INT64]} {PROBLEM} = blockIdx.x * BLOCK_SIZE + threadIdx.x;",
             f"if ({PROBLEM} >= count) return;",
         ]
-        text = kernel_text(
-            name, (), tuple(params), BLOCK_SIZES[0], [*head, *self.lines], restrict=True
-        )
+        text = self.kernel_text(name, params, BLOCK_SIZES[0], [*head, *self.lines])
         return KernelSource(name, text, tuple(params), BLOCK_SIZES)
+
+    @staticmethod
+    def kernel_text(name: str, params: Sequence[Param], block_size: int, body: list[str]) -> str:
+        """A complete source, with the functions that widen float16 if a table is kept in it."""
+        functions = (HALF,) if any(one.dtype is DType.UINT16 for one in params) else ()
+        return kernel_text(
+            name, (), tuple(params), block_size, body, functions=functions, restrict=True
+        )

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from caspar.codegen.body import comment_text
+from caspar.codegen.body import comment_text, table_size
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
 from caspar.ir.graph import TableEntry
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
+from caspar.memory.layout import first_number
 
 PROBLEM = "problem"
 """The variable that holds the number of the problem."""
@@ -27,8 +28,9 @@ PROBLEM = "problem"
 Place = Callable[[str, int], str]
 """The text of an entry of an array that a program names."""
 
-Begins = Callable[[str], tuple[str, str]]
-"""The text of the array that holds a table that a program names, and of where it begins there."""
+Begins = Callable[[str], tuple[str, str, DType]]
+"""The text of the array that holds a table that a program names, and of where it begins there; and
+the type of its numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +41,19 @@ class _Table:
         samples: Of a number, but for its place and a bracket.
         last: The last place along each axis.
         sizes: Samples along each axis; nothing needs those along the first one.
+        dtype: The type of its numbers.
     """
 
     samples: str
     last: Sequence[str]
     sizes: Sequence[str]
+    dtype: DType
 
 
 class ProblemText(ABC):
-    """Collects the statements of one kernel.
+    """Collects the statements of one kernel, for some lanes of a problem.
 
-    Attributes:
-        comment: What starts a comment.
-        block_end: What ends a loop or a branch; empty: less indentation does.
-        lines: The statements so far.
-        num_lanes: Lanes of a problem.
+    `block_end` ends a loop or a branch; empty: less indentation does.
     """
 
     comment: str
@@ -238,13 +238,10 @@ class ProblemText(ABC):
         store: Callable[[str, int, str], None],
         table: Begins,
     ) -> None:
-        """Append a scheduled program.
+        """Append a scheduled program, whose READs and STOREs move one number of an array each.
 
-        Args:
-            program: Its READs and STOREs name an array and an entry, and move one number.
-            read: What is read.
-            store: Writes the statement that stores a value, given as text of the program's type.
-            table: Where tables are.
+        `store` writes the statement that stores a value, given as text of the program's type;
+        `table` says where tables are.
         """
         names: dict[str, str] = {}
         tables: dict[str, _Table] = {}
@@ -282,18 +279,19 @@ class ProblemText(ABC):
                 results = self.compute(step, [text(one) for one in step.operands], program.dtype)
                 names.update(zip(step.outputs, results, strict=True))
 
-    def _table(self, begins: tuple[str, str], num_axes: int, dtype: DType) -> _Table:
+    def _table(self, begins: tuple[str, str, DType], num_axes: int, dtype: DType) -> _Table:
         """Write the sizes of a table."""
-        array, first = begins
+        array, first, kept = begins
         last, sizes = [], []
         for axis in range(num_axes):
-            size = f"{array}[{first} + {axis}]"
+            size, _ = table_size(f"{array}[{first} + ", axis, kept)
             last.append(self.name("last"))
             self.let(last[-1], f"{self.cast(size, dtype)} - {self.number(1.0, dtype)}")
             sizes.append(self.name("size") if axis > 0 else "")
             if axis > 0:
                 self.let(sizes[-1], self.cast(size, DType.INT64))
-        return _Table(f"{array}[{first} + {num_axes} + ", last, sizes)
+        samples = f"{array}[{first} + {first_number(num_axes, kept)} + "
+        return _Table(samples, last, sizes, kept)
 
     def _looked_up(
         self, entry: TableEntry, table: _Table, places: Sequence[str], dtype: DType
@@ -307,5 +305,8 @@ class ProblemText(ABC):
             number = f"({number}) * {size} + {nearest}" if number else nearest
             inside += [f"({zero} <= {place})", f"({place} <= {last})"]
         at = f"{entry.channel} + {entry.num_channels} * ({number})"
-        value = self.cast(f"{table.samples}{at}]", dtype)
+        number = f"{table.samples}{at}]"
+        is_half = table.dtype is DType.FLOAT16
+        value = self.cast(f"float_of_half({number})" if is_half else number, dtype)
+        value = self.number(1.0, dtype) if entry.is_one_inside else value
         return self.chosen(" & ".join(inside), value, zero) if entry.is_zero_outside else value

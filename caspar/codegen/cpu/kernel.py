@@ -18,7 +18,7 @@ a later part needs are computed again, those of nodes are kept.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from caspar.codegen.body import BodyWriter
+from caspar.codegen.body import BodyWriter, table_size
 from caspar.codegen.cpu.ops import CAST, OP_TEXT, literal
 from caspar.codegen.cpu.plain_loops import module_text
 from caspar.codegen.source import CPU_TILE_SIZE, KernelSource, kernel_params
@@ -28,19 +28,16 @@ from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program, Register
 from caspar.memory.access import ExchangeAccessor
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.layout import first_number
 from caspar.memory.tiling.node_tiles import WIDE_BITS
 
 
 @dataclass(frozen=True)
 class Part:
-    """A loop.
+    """A loop over items, or over nodes, and its instructions.
 
-    Attributes:
-        of_nodes: Whether it goes over nodes.
-        instructions: Of one item, or of one node.
-        takes: Registers of nodes that earlier parts have kept.
-        keeps: Registers of nodes that later parts take.
-        collects: The exchange to which its items add.
+    It takes registers of nodes that earlier parts have kept, and keeps some; its items add to the
+    exchange `collects`.
     """
 
     of_nodes: bool
@@ -98,13 +95,10 @@ class _Parting:
     def _part(
         self, wanted: set[Register], stage: int, stores: Sequence[int], *, of_nodes: bool
     ) -> Part:
-        """A part that ends a stage.
+        """A part that ends a stage; what it takes of nodes is added to `wanted`.
 
-        Args:
-            wanted: What later parts take; what this one takes is added.
-            stage: Of its results, if it goes over nodes; else how many exchanges are behind it.
-            stores: Places of what it stores.
-            of_nodes: Whether it goes over nodes.
+        `stage` is that of its results, if it goes over nodes; else how many exchanges are behind
+        it. `stores` are places of what it stores.
         """
         keeps = [one for one in wanted if self._stage[one] == stage] if of_nodes else []
         is_before = not of_nodes and stage < len(self._exchanges)
@@ -155,7 +149,6 @@ class _Parting:
         return access
 
     def _is_for_node(self, one: Instruction) -> bool:
-        """Return whether a node's leader alone stores."""
         assert isinstance(one.data, tuple)
         access = self._spec.arg(one.data[0]).write
         assert access is not None
@@ -182,7 +175,6 @@ class _Parting:
 
 
 def _registers(one: Instruction) -> list[Register]:
-    """Return the registers that an instruction needs."""
     return [operand for operand in one.operands if isinstance(operand, str)]
 
 
@@ -211,8 +203,6 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
 
 
 class _Writer(BodyWriter):
-    """Writes the lines of one kernel body, instruction by instruction."""
-
     comment = "#"
 
     def __init__(self, spec: KernelSpec, program: Program) -> None:
@@ -230,7 +220,6 @@ class _Writer(BodyWriter):
         return False
 
     def constants(self) -> list[str]:
-        """Definitions of the literals the body names."""
         return [f"{name} = {value}" for value, name in self._constants.items()]
 
     def write(self) -> list[str]:
@@ -260,7 +249,6 @@ class _Writer(BodyWriter):
         return [*self._once, *loops]
 
     def _write_part(self, part: Part) -> None:
-        """Write the inputs of a part, its instructions, and what it keeps or adds to sums."""
         self._names = {}
         for register in part.takes:
             kept = self.cast(self._kept[register], DType.FLOAT64, self.dtype)
@@ -276,14 +264,13 @@ class _Writer(BodyWriter):
             arg.read.cpu_collect(self, arg, values)
 
     def _write_tables(self) -> None:
-        """Write where the tables of an item begin, and their sizes."""
         for arg, start, num_axes in self.tables():
             self.emit(f"{arg.name}_begin = {start}")
             for axis in range(num_axes):
-                size = f"{arg.name}_data[{arg.name}_begin + {axis}]"
+                size, dtype = table_size(f"{arg.name}_data[{arg.name}_begin + ", axis, arg.dtype)
                 if axis > 0:
                     self.emit(f"{arg.name}_size_{axis} = int({size})")
-                last = self.cast(size, arg.dtype, self.dtype)
+                last = self.cast(size, dtype, self.dtype)
                 self.emit(f"{arg.name}_last_{axis} = {last} - {self._literal(1.0)}")
 
     def _item_lines(self, part: Part) -> list[str]:
@@ -365,10 +352,10 @@ class _Writer(BodyWriter):
         if entry.is_one_inside:
             value = self._literal(1.0)
         else:
-            at = self.temporary()
-            offset = len(instruction.operands) + entry.channel
+            at, arg = self.temporary(), self.spec.arg(name)
+            offset = first_number(len(instruction.operands), arg.dtype) + entry.channel
             self.emit(f"{at} = {name}_begin + {offset} + {entry.num_channels} * ({number})")
-            value = self.cast(f"{name}_data[{at}]", self.spec.arg(name).dtype, self.dtype)
+            value = self.cast(f"{name}_data[{at}]", arg.dtype, self.dtype)
         if entry.is_zero_outside:
             value = f"select({' and '.join(f'({one})' for one in inside)}, {value}, {zero})"
         self.emit(f"{self._name(instruction.outputs[0])} = {value}")
@@ -377,10 +364,7 @@ class _Writer(BodyWriter):
         operands = [self._operand(operand) for operand in instruction.operands]
         if instruction.op is Op.SINCOS:
             sine, cosine = (self._name(register) for register in instruction.outputs)
-            self.lines += [
-                f"{sine} = sin({operands[0]})",
-                f"{cosine} = cos({operands[0]})",
-            ]
+            self.lines += [f"{sine} = sin({operands[0]})", f"{cosine} = cos({operands[0]})"]
             return
         text = OP_TEXT[instruction.op].format(*operands)
         if "@one" in text:

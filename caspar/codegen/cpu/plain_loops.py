@@ -9,9 +9,8 @@ from caspar.codegen.cpu.ops import CAST
 from caspar.codegen.source import CPU_TILE_SIZE, KernelSource, Param, kernel_params, reduce_params
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.blocked import cpu_index
-from caspar.memory.conversion import ConvertSpec, Direction
+from caspar.memory.kernel import ConvertSpec, Direction, ReduceSpec
 from caspar.memory.layout import PARTIAL_CHUNK
-from caspar.memory.reduce import ReduceSpec
 
 
 def generate_cpu_reduce(spec: ReduceSpec) -> KernelSource:
@@ -51,13 +50,8 @@ def _summed_chunk(
 ) -> list[str]:
     """Sum one chunk of all partials of an object.
 
-    Args:
-        spec: Of the sums.
-        first: A scalar that begins a chunk of this width.
-        width: Scalars of the chunk.
-        column: The scalar that the chunk begins with.
-        further: What is added to an index of the output for `column` instead of `first`.
-        indent: In front of the lines.
+    `first` is a scalar that begins a chunk of this width, and `column` the text of the one it
+    begins with; `further` is added to an index of the output for `column` instead of `first`.
     """
     output, lanes = spec.output, range(width)
     lines = [f"total_{lane} = {CAST[spec.dtype]}(0.0)" for lane in lanes]
@@ -82,10 +76,7 @@ def generate_cpu_convert(spec: ConvertSpec) -> KernelSource:
     """
     params = kernel_params(spec.args)
     return KernelSource(
-        spec.name,
-        module_text(spec.name, params, [], _convert_body(spec)),
-        params,
-        (CPU_TILE_SIZE,),
+        spec.name, module_text(spec.name, params, [], _convert_body(spec)), params, (CPU_TILE_SIZE,)
     )
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from caspar.codegen.body import BodyWriter
+from caspar.codegen.body import BodyWriter, table_size
 from caspar.codegen.cuda.ops import OP_TEXT, SINCOS_TEXT, literal
 from caspar.codegen.cuda.places import (
     ACTIVE,
@@ -23,6 +23,7 @@ from caspar.ir.program import Instruction, Operand, Program
 from caspar.memory.access import ArgSpec, ExchangeAccessor
 from caspar.memory.accessors.scope import SCALAR_TYPE, converted
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.layout import first_number
 
 GUARD = "if ({}_data[0] != 0) return;"
 """First of all, where a kernel has a guard and waits for no launch."""
@@ -52,10 +53,8 @@ def used_lines(definitions: Mapping[str, str], text: str) -> list[str]:
 class CudaBody:
     """The text of a kernel's body, and properties of it.
 
-    Attributes:
-        lines: The text.
-        loads: Loads that a loop may move out of the body, see `KernelSource`.
-        waits: Whether every block waits for the launch ahead, before it stores anything.
+    `loads` may be moved out of it, see `KernelSource`. `waits`: every block waits for the launch
+    ahead, before it stores anything.
     """
 
     lines: list[str]
@@ -71,8 +70,6 @@ def cuda_body(spec: KernelSpec, program: Program, num_items: int) -> CudaBody:
 
 
 class _Writer(BodyWriter):
-    """Writes the lines of one kernel body, instruction by instruction."""
-
     comment = "//"
 
     def __init__(self, spec: KernelSpec, program: Program, num_items: int) -> None:
@@ -110,13 +107,13 @@ class _Writer(BodyWriter):
         for arg, access in self.used_accesses():
             access.cuda_before(self, arg)
         for arg, begin, num_axes in self.tables():
-            scalar = SCALAR_TYPE[arg.dtype]
+            scalar = SCALAR_TYPE[arg.dtype.in_arrays]
             self.emit(f"const {scalar}* {arg.name}_table = {arg.name}_data + {begin};")
             for axis in range(num_axes):
-                size = f"{arg.name}_table[{axis}]"
+                size, dtype = table_size(f"{arg.name}_table[", axis, arg.dtype)
                 if axis > 0:
                     self.emit(f"const int {arg.name}_size_{axis} = int({size});")
-                last = f"{converted(size, arg.dtype, self.dtype)} - {literal(1.0, self.dtype)}"
+                last = f"{converted(size, dtype, self.dtype)} - {literal(1.0, self.dtype)}"
                 self.emit(f"const {self._scalar} {arg.name}_last_{axis} = {last};")
         if self.spec.stretches:
             at = self._after_indices
@@ -260,9 +257,10 @@ class _Writer(BodyWriter):
                 else (f"({number}) * {name}_size_{axis} + int{clamped}")
             )
             inside += [f"{place} >= {zero}", f"{place} <= {last}"]
-        offset = len(instruction.operands) + entry.channel
+        arg = self.spec.arg(name)
+        offset = first_number(len(instruction.operands), arg.dtype) + entry.channel
         address = f"{name}_table + {offset} + {entry.num_channels} * ({number})"
-        value = converted(f"__ldg({address})", self.spec.arg(name).dtype, self.dtype)
+        value = converted(f"__ldg({address})", arg.dtype, self.dtype)
         if entry.is_one_inside:
             value = literal(1.0, self.dtype)
         if entry.is_zero_outside:
@@ -306,13 +304,11 @@ class _Writer(BodyWriter):
         self._assign(instruction, arg, scalars)
 
     def _is_awaited(self, instruction: Instruction) -> bool:
-        """Return whether it reads what the launch ahead may still write."""
         if instruction.op is not Op.READ:
             return False
         return self.argument(instruction)[0].name in self.spec.awaited
 
     def _assign(self, instruction: Instruction, arg: ArgSpec, scalars: Sequence[str]) -> None:
-        """Bring what was loaded to the registers of a READ."""
         assert arg.read is not None
         dtype = arg.read.value_dtype(arg)
         for register, scalar in zip(instruction.outputs, scalars, strict=True):

@@ -12,7 +12,7 @@ from caspar.codegen.cuda.kernel import kernel_text
 from caspar.codegen.source import KernelSource, kernel_params
 from caspar.ir.dtype import CHUNK_BYTES
 from caspar.memory.accessors.scope import SCALAR_TYPE
-from caspar.memory.conversion import ConvertSpec, Direction
+from caspar.memory.kernel import ConvertSpec, Direction
 
 BLOCK_SIZE = 128
 """Threads of a block. Twice as many: 0.82 of the bandwidth of a copy for the slowest dim, not 0.95

@@ -18,11 +18,7 @@ from caspar.memory.kernel import KernelSpec
 
 
 def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
-    """Write the CUDA kernel of a program.
-
-    Returns:
-        The source for NVRTC; the text depends on the arguments and on nothing else.
-    """
+    """Write the CUDA kernel of a program; the text depends on the arguments and on nothing else."""
     params = kernel_params(spec.args, tiled=spec.tiled, stretches=spec.stretches)
     num_items = items_per_thread(spec)
     body = cuda_body(spec, program, num_items)

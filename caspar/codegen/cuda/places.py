@@ -133,12 +133,9 @@ def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[st
 
 @dataclass(frozen=True)
 class Ahead:
-    """A load that a stretch makes for its next tile.
+    """A load that a stretch makes for its next tile, by the number of an item.
 
-    Attributes:
-        name: The variable; that of the next tile is `next_<name>`.
-        vector: Its C type.
-        load: Returns the load of an item, given its number.
+    The variable of the next tile is `next_<name>`.
     """
 
     name: str
@@ -183,12 +180,9 @@ def loop_over_tiles(
     instead of 938 with recomputed Jacobians, 914 without code of their own; 720 instead of 739 with
     float16 (H200, stretches of 8).
 
-    Args:
-        spec: The kernel.
-        parts: Lines before the loop, its body, and lines after it.
-        num_sums: Exchanges that sum: a long node takes one more pass for each.
-        ahead: What is loaded for the first tile before the loop.
-        has_barriers: Whether the body has so many that the next tile needs none before it.
+    `parts` are lines before the loop, its body, and lines after it. A long node takes one more pass
+    for each of `num_sums` exchanges. `ahead` is loaded for the first tile before the loop.
+    `has_barriers`: the body has so many that the next tile needs none before it.
     """
     before, body, after = parts
     passes = f"for (u32 pass = is_long ? 0u : {num_sums}u; pass <= {num_sums}u; ++pass) {{"
@@ -250,8 +244,4 @@ def next_stream_lines(streams: Sequence[Ahead]) -> list[str]:
     """
     if len(streams) == 0:
         return []
-    return [
-        "if (!is_long && tile + 1u < last_tile) {",
-        *(f"  {one.next}" for one in streams),
-        "}",
-    ]
+    return ["if (!is_long && tile + 1u < last_tile) {", *(f"  {one.next}" for one in streams), "}"]

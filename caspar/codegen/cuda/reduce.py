@@ -5,8 +5,8 @@ from caspar.codegen.cuda.kernel import kernel_text
 from caspar.codegen.source import KernelSource, reduce_params
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.scope import SCALAR_TYPE
+from caspar.memory.kernel import ReduceSpec
 from caspar.memory.layout import padded_width, row_scalars
-from caspar.memory.reduce import ReduceSpec
 
 BLOCK_SIZES_OF_REDUCE = (BLOCK_SIZE, 128, 512)
 """Any would do; in a loop it is that of the kernels beside it."""
@@ -14,10 +14,7 @@ BLOCK_SIZES_OF_REDUCE = (BLOCK_SIZE, 128, 512)
 
 def generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
     """Write the kernel of a segmented sum; each object gets `spec.lanes` threads."""
-    args = (
-        ArgSpec("partials", spec.dim, spec.dtype),
-        spec.output,
-    )
+    args = (ArgSpec("partials", spec.dim, spec.dtype), spec.output)
     params = reduce_params(*args)
     text = kernel_text(spec.name, args, params, BLOCK_SIZE, _body(spec))
     num_layers = len(spec.partial_chunk_widths)

@@ -19,8 +19,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from caspar.codegen.llvm.functions import BITS, FUNCTIONS, INTRINSICS, LIBM, SUFFIX
-from caspar.codegen.llvm.instructions import Instructions, Value, literal, quoted
+from caspar.codegen.llvm.instructions import (
+    BITS,
+    FUNCTIONS,
+    INTRINSICS,
+    LIBM,
+    SUFFIX,
+    Instructions,
+    Value,
+    literal,
+    quoted,
+)
 from caspar.errors import CompileError
 from caspar.ir.traced import parsed
 
@@ -29,11 +38,7 @@ Call = Callable[[Instructions, Sequence[Value], str], Value]
 
 
 def write_call(write: Instructions, name: str, operands: Sequence[Value], hint: str) -> Value:
-    """Write a call.
-
-    Raises:
-        CompileError: There is no such function.
-    """
+    """Write a call; a `CompileError` if there is no such function."""
     if name in INTRINSICS or name in LIBM:
         return _function(write, name, operands, hint)
     call = _CALLS.get(name)
@@ -183,11 +188,7 @@ _ARRAYS = {"array_float32": "float", "array_float64": "double"}
 
 
 def llvm_module(text: str, symbol: str) -> str:
-    """Translate a kernel.
-
-    Raises:
-        CompileError: The text holds something that kernels do not have.
-    """
+    """Translate a kernel; a `CompileError` if the text holds something that kernels do not have."""
     *constants, definition = parsed(text).body
     if not isinstance(definition, ast.FunctionDef):
         raise _unknown(definition)
@@ -204,7 +205,6 @@ def _unknown(node: ast.AST) -> CompileError:
 
 
 def _number(node: ast.expr) -> float | None:
-    """The number of a literal, in quotes if Python has no literal for it; None: it is none."""
     match node:
         case ast.Constant(value=int() | float() | str() as value):
             return float(value)
@@ -222,11 +222,7 @@ def _assigned(definition: ast.FunctionDef) -> Iterator[str]:
 
 
 class _Translator:
-    """Translates one module.
-
-    Attributes:
-        write: What it appends instructions to.
-    """
+    """Translates one module; `write` is what it appends instructions to."""
 
     def __init__(self) -> None:
         self.write = Instructions()
@@ -259,7 +255,6 @@ class _Translator:
         }
 
     def function(self, definition: ast.FunctionDef, symbol: str) -> str:
-        """The text of the function."""
         table, tile = (argument.arg for argument in definition.args.args)
         self._values |= {table: Value(f"%{table}", "i64*"), tile: Value(f"%{tile}", "i64")}
         times = Counter(_assigned(definition))
@@ -272,7 +267,6 @@ class _Translator:
     # -- statements --------------------------------------------------------------------------------
 
     def statements(self, nodes: list[ast.stmt]) -> None:
-        """Translate statements one after the other."""
         for node in nodes:
             translate = self._statements.get(type(node))
             if translate is None:
@@ -303,7 +297,6 @@ class _Translator:
             raise _unknown(node)
 
     def _set(self, name: str, value: Value) -> None:
-        """Give a name that is given several values one of them."""
         cell = self._cells.get(name)
         if cell is None:
             cell = self._cells[name] = Value(f"%{quoted(name)}", f"{value.type}*")
@@ -373,7 +366,6 @@ class _Translator:
     # -- expressions -------------------------------------------------------------------------------
 
     def _value(self, node: ast.expr, hint: str = "") -> Value:
-        """Compute an expression."""
         translate = self._expressions.get(type(node))
         if translate is None:
             raise _unknown(node)
@@ -433,7 +425,6 @@ class _Translator:
         return write.result(f"phi {kind} {', '.join(ways)}", kind, hint)
 
     def _place(self, node: ast.Subscript) -> Value:
-        """The pointer to an entry of an array."""
         return self.write.place(self._value(node.value), self._value(node.slice))
 
     def _call(self, node: ast.Call, hint: str) -> Value:

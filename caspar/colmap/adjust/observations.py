@@ -35,14 +35,7 @@ LEAST_DEPTH = 2.0**-52
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Keypoints that see points.
-
-    Attributes:
-        keypoints: (m,) places among the keypoints of all images.
-        images: (m,) rows of images.
-        cameras: (m,) rows of cameras.
-        points: (m,) rows of points.
-    """
+    """Keypoints that see points: (m,) places of keypoints, rows of images, cameras and points."""
 
     keypoints: Integers
     images: Integers
@@ -76,8 +69,7 @@ def used_rows(rows: Integers) -> Integers:
 def observations_of(model: Model) -> Observations:
     """Return all observations, in the order of the images and their keypoints.
 
-    Raises:
-        InputError: Keypoints and tracks of points disagree.
+    Raises an `InputError` if keypoints and tracks of points disagree.
     """
     images, points = model.images, model.points
     keypoints = np.flatnonzero(images.point_ids != NO_POINT)
@@ -95,7 +87,6 @@ def observations_of(model: Model) -> Observations:
 
 
 def _check_tracks(model: Model, keypoints: Integers, rows: Integers) -> None:
-    """Compare the tracks of points with the keypoints that name points."""
     images, points = model.images, model.points
     track_images = rows_of(images.ids, points.image_ids)
     places = images.offsets[track_images] + points.keypoint_index
@@ -115,14 +106,12 @@ def _check_tracks(model: Model, keypoints: Integers, rows: Integers) -> None:
 def rotation_columns(poses: Floats) -> list[Floats]:
     """Return the three columns, each (n, 3), of the rotation matrices of poses.
 
-    Args:
-        poses: (n, 7) qx qy qz qw tx ty tz; quaternions are used as they are, of any length.
+    Poses are (n, 7) qx qy qz qw tx ty tz; quaternions are used as they are, of any length.
     """
     return [rotate(poses[:, :4], axis) for axis in np.eye(3)]
 
 
 def _camera_points(model: Model, seen: Observations) -> Floats:
-    """Return (m, 3) points of observations in camera coordinates."""
     poses = model.images.cam_from_world[:, TO_XYZW]
     points = model.points.xyz[seen.points]
     placed: Floats = poses[seen.images, 4:]
@@ -136,11 +125,7 @@ def _reprojections(
 ) -> Floats:
     """Return projected minus measured pixels, NaN where a camera cannot see a point.
 
-    Args:
-        cameras: Of any models.
-        camera_rows: (m,) rows of cameras.
-        points: (m, 3) camera coordinates.
-        pixels: (m, 2) measured.
+    Rows of cameras (m,), camera coordinates of points (m, 3), and pixels (m, 2).
     """
     differences = np.empty_like(pixels)
     for model_id in np.unique(cameras.model_ids).tolist():
@@ -153,7 +138,6 @@ def _reprojections(
 
 
 def _parameters(cameras: Cameras, rows: Integers, model: CameraModel) -> Floats:
-    """Return (m, num_parameters) parameters of cameras of one model."""
     places = cameras.offsets[rows, None] + np.arange(model.num_parameters)
     parameters: Floats = cameras.parameters[places]
     return parameters
@@ -169,10 +153,7 @@ def _angles(left: Floats, right: Floats) -> Floats:
 def without_negative_depths(model: Model, seen: Observations) -> tuple[Model, Observations]:
     """Remove observations of points behind their cameras, and points that fewer than two then see.
 
-    Cameras of a whole sphere have nothing behind them.
-
-    Returns:
-        The model without them, and all its observations.
+    Cameras of a whole sphere have nothing behind them. Returns the model, and all its observations.
     """
     depths = _camera_points(model, seen)[:, 2]
     is_periodic = {number for number, one in MODELS_BY_ID.items() if one.is_periodic}
@@ -210,7 +191,6 @@ def without_observations(model: Model, keypoints: Any) -> Model:
 
 
 def _without(model: Model, seen: Observations, is_dropped: NDArray[np.bool_]) -> Model:
-    """Remove observations, and points that fewer than two then see."""
     num_points = len(model.points.ids)
     left = np.bincount(seen.points[~is_dropped], minlength=num_points)
     is_lost = (np.bincount(seen.points[is_dropped], minlength=num_points) > 0) & (left < 2)

@@ -63,11 +63,7 @@ class RigStructure:
         return poses
 
     def with_own_frames(self, images: Integers) -> "RigStructure":
-        """Return it with frames for some images alone, behind the others, of id -1.
-
-        Args:
-            images: (n,) rows of images.
-        """
+        """Return it with frames for some images alone, by rows, behind the others, of id -1."""
         frames, sensors = self.frames.copy(), self.sensors.copy()
         frames[images] = len(self.frame_ids) + np.arange(len(images))
         sensors[images] = REFERENCE
@@ -84,9 +80,8 @@ class RigStructure:
 def rig_structure(model: Model) -> RigStructure:
     """Find frames and sensors.
 
-    Raises:
-        InputError: An image has no frame, its camera is not that of the frame or not in the rig, or
-            the pose of its sensor is not known.
+    Raises an `InputError` if an image has no frame, its camera is not that of the frame or not in
+    the rig, or the pose of its sensor is not known.
     """
     if model.rigs is None or model.frames is None:
         num_images = len(model.images.ids)
@@ -147,7 +142,6 @@ def _with_rigs(model: Model, rigs: Rigs, frames: Frames) -> RigStructure:
 
 
 def _sensor_rows(model: Model, rigs: Rigs, rig_rows: Integers) -> Integers:
-    """Return, for each image, the row of the camera in its rig."""
     cameras = np.flatnonzero(rigs.sensor_types == SensorType.CAMERA)
     owners = owners_of(rigs.offsets)[cameras]
     # ids are below 2^32

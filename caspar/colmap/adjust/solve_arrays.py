@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.adjust.factors import Form, reprojection_factor
-from caspar.colmap.adjust.lenses import (
+from caspar.colmap.adjust.factors import (
+    Form,
     LensForm,
     from_principal_points,
     lens_bounds,
     lens_places,
     lens_type,
     model_numbers,
+    reprojection_factor,
     used_lenses,
     view_type,
 )
@@ -62,12 +63,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """The place in `Values` that columns of nodes come from.
-
-    Attributes:
-        target: The field of `Values`.
-        index: An index of an (n, k) part of it.
-    """
+    """The field of `Values` that columns of nodes come from, and an index of its (n, k) part."""
 
     target: str
     index: Any
@@ -100,12 +96,9 @@ class SolveArrays:
     keypoints: dict[str, Integers] = field(default_factory=dict)
 
     def add_nodes(self, kind: str, places: Place | tuple[Place, ...], constant: Mask) -> None:
-        """Take nodes from start values.
+        """Take nodes of a type from start values; several places have columns side by side.
 
-        Args:
-            kind: Name of the node type.
-            places: Where they come from; several places have columns side by side.
-            constant: (n,) nodes or (n, tangent_dim) components that are held.
+        `constant` are (n,) nodes or (n, tangent_dim) components that are held.
         """
         parts = places if isinstance(places, tuple) else (places,)
         columns = [getattr(self.start, one.target)[one.index] for one in parts]
@@ -144,13 +137,9 @@ class SolveArrays:
         return any(len(places) > 1 for places in self.places.values())
 
     def values(self, solved: Mapping[str, Any]) -> Values:
-        """Put solved nodes in their places.
+        """Put solved nodes, (n, storage_dim) by type, in their places.
 
-        Args:
-            solved: By node type, (n, storage_dim).
-
-        Returns:
-            All values; what is constant has the bits that it had.
+        What is constant has the bits that it had.
         """
         arrays = {name: array.copy() for name, array in vars(self.start).items()}
         for kind, places in self.places.items():
@@ -172,14 +161,10 @@ def solve_arrays(
     merges_views: bool = True,
     has_plain_lenses: bool = False,
 ) -> SolveArrays:
-    """Make the arrays of a solve.
+    """Make the arrays of a solve, whose loss has a scale in pixels.
 
-    Args:
-        problem: What takes part, and what is constant.
-        loss: The loss of each observation.
-        loss_scale: Its scale in pixels.
-        merges_views: Whether pose and lens are one node where each image has a lens of its own.
-        has_plain_lenses: Whether each camera model has a node type of its own, with all parameters.
+    With `merges_views` pose and lens are one node where each image has a lens of its own; with
+    `has_plain_lenses` each camera model has a node type of its own, with all parameters.
     """
     model, seen = problem.model, problem.observations
     made = SolveArrays(_start_values(problem))
@@ -241,7 +226,6 @@ def _start_values(problem: Problem) -> Values:
 def _seen(
     problem: Problem, lens: LensForm, points: Integers, chosen: Integers | slice
 ) -> dict[str, Any]:
-    """Return points and pixels of observations, and their camera models if there are several."""
     seen = problem.observations
     cameras = seen.cameras[chosen]
     arguments = {
@@ -276,7 +260,6 @@ def _lens_forms(problem: Problem, viewed: frozenset[int], *, is_plain: bool) -> 
 def _factors(
     problem: Problem, forms: Mapping[int, LensForm]
 ) -> list[tuple[LensForm, bool, Integers | slice]]:
-    """Return node types of lenses, with and without sensors, and the observations of each."""
     images = problem.model.images
     cameras = rows_of(problem.model.cameras.ids, images.camera_ids)
     used = problem.observations.used_images
@@ -358,13 +341,8 @@ def _alone(rows: Integers, others: Integers) -> Mask:
 
 
 def _views(
-    made: SolveArrays,
-    problem: Problem,
-    lens: LensForm,
-    frames: Integers,
-    cameras: Integers,
+    made: SolveArrays, problem: Problem, lens: LensForm, frames: Integers, cameras: Integers
 ) -> Integers:
-    """Add nodes of a pose and a lens each, and return indices of them."""
     lenses = used_lenses(problem, lens)
     index = node_index(lenses, cameras)
     of_lens = np.empty(len(lenses), np.int64)

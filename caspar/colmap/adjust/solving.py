@@ -74,16 +74,10 @@ def solved(
     *,
     shares_kernels: bool = False,
 ) -> SolveResult:
-    """Solve.
+    """Solve; `verbose` and `on_iteration` are as of `caspar.Solver.solve`.
 
-    Args:
-        problem: What takes part.
-        parts: The same as the solver takes it.
-        options: Precision, limits and what the user chose of the solver.
-        verbose: As of `caspar.Solver.solve`.
-        on_iteration: As of `caspar.Solver.solve`.
-        shares_kernels: Whether the kernels are those of other adjustments that hold something else,
-            or nothing. They read masks then, and held points are eliminated: solves take longer.
+    `shares_kernels`: the kernels are those of other adjustments that hold something else, or
+    nothing. They read masks then, and held points are eliminated: solves take longer.
     """
     method = _method(problem, parts, options)
     limits = MASKS if shares_kernels else None

@@ -293,16 +293,9 @@ def rigs_of(
 def _split(
     data: bytes, starts: Integers, head: np.dtype[Any], tail: np.dtype[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Separate records of a head and any number of tails.
+    """Separate n records of a head and any number of tails: (n,) heads and all tails.
 
-    Args:
-        data: The file.
-        starts: (n + 1,) where records start; the last one is their end.
-        head: The type of the heads.
-        tail: The type of the tails.
-
-    Returns:
-        (n,) heads and all tails.
+    `starts` is (n + 1,) where records start; the last one is their end.
     """
     heads, tails = [np.empty(0, head)], [np.empty(0, tail)]
     for first in range(0, len(starts) - 1, POINTS_AT_ONCE):

@@ -75,8 +75,6 @@ class ModelFormat(Enum):
 
 
 class _Part(NamedTuple):
-    """One of the files of a model."""
-
     stem: str
     read_binary: Callable[[binary.ByteReader], Any]
     read_text: Callable[[text.LineReader], Any]
@@ -95,36 +93,14 @@ _PARTS = {
         True,
     ),
     "images": _Part(
-        "images",
-        binary.read_images,
-        text.read_images,
-        binary.image_bytes,
-        text.image_text,
-        True,
+        "images", binary.read_images, text.read_images, binary.image_bytes, text.image_text, True
     ),
     "points": _Part(
-        "points3D",
-        binary.read_points,
-        text.read_points,
-        binary.point_bytes,
-        text.point_text,
-        True,
+        "points3D", binary.read_points, text.read_points, binary.point_bytes, text.point_text, True
     ),
-    "rigs": _Part(
-        "rigs",
-        binary.read_rigs,
-        text.read_rigs,
-        binary.rig_bytes,
-        text.rig_text,
-        False,
-    ),
+    "rigs": _Part("rigs", binary.read_rigs, text.read_rigs, binary.rig_bytes, text.rig_text, False),
     "frames": _Part(
-        "frames",
-        binary.read_frames,
-        text.read_frames,
-        binary.frame_bytes,
-        text.frame_text,
-        False,
+        "frames", binary.read_frames, text.read_frames, binary.frame_bytes, text.frame_text, False
     ),
 }
 """Files by the field of `Model` that each holds."""
@@ -139,22 +115,14 @@ _RANGES = {
         "widths": _LARGE_RANGE,
         "heights": _LARGE_RANGE,
     },
-    "images": {
-        "ids": _ID_RANGE,
-        "camera_ids": _ID_RANGE,
-        "point_ids": (NO_POINT, _LARGE_RANGE[1]),
-    },
+    "images": {"ids": _ID_RANGE, "camera_ids": _ID_RANGE, "point_ids": (NO_POINT, _LARGE_RANGE[1])},
     "points": {
         "ids": _LARGE_RANGE,
         "colors": (0, 255),
         "image_ids": _ID_RANGE,
         "keypoint_index": _ID_RANGE,
     },
-    "rigs": {
-        "ids": _ID_RANGE,
-        "sensor_types": (0, max(SensorType)),
-        "sensor_ids": _ID_RANGE,
-    },
+    "rigs": {"ids": _ID_RANGE, "sensor_types": (0, max(SensorType)), "sensor_ids": _ID_RANGE},
     "frames": {
         "ids": _ID_RANGE,
         "rig_ids": _ID_RANGE,
@@ -291,7 +259,6 @@ def _check_parameters(cameras: Cameras) -> None:
 
 
 def _format_of(folder: Path) -> ModelFormat:
-    """Look which files a folder has."""
     if not folder.exists():
         raise FileNotFoundError(2, "there is no such folder", str(folder))
     missing = {

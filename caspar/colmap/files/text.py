@@ -45,13 +45,7 @@ _POINT_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a file.
-
-    Attributes:
-        path: The file, for messages.
-        number: Counted from 1.
-        text: Without its end.
-    """
+    """A line of a file, without its end; its number is counted from 1."""
 
     path: str
     number: int
@@ -183,7 +177,6 @@ def read_images(reader: LineReader) -> Images:
 
 
 def _keypoints(line: Line) -> tuple[Floats, Integers]:
-    """Return (n, 2) pixels and (n,) ids of points."""
     numbers = _numbers(line)
     if len(numbers) % 3 != 0:
         raise line.error(
@@ -314,7 +307,6 @@ def read_frames(reader: LineReader) -> Frames:
 
 
 def _numbers(line: Line) -> Floats:
-    """Parse a line of numbers."""
     run = parse_numbers(line.text)
     if run.stray is not None:
         raise line.error(f"{shown(run.stray)} is not a number")
@@ -326,10 +318,7 @@ def _point_ids(
 ) -> Integers:
     """Return ids of points exactly, though they were parsed as floating point numbers.
 
-    Args:
-        values: (n,) as parsed.
-        least: The least id that is allowed.
-        place_of: The line and the text of an id, by its row.
+    The least id is `least`; `place_of` is the line and the text of an id, by its row.
     """
     is_exact = (values == np.floor(values)) & (values >= least) & (values < _LARGEST_EXACT)
     ids = np.where(is_exact, values, 0.0).astype(np.int64)

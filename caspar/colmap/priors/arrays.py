@@ -20,24 +20,22 @@ import symforce.symbolic as sf
 
 from caspar.cameras import MODELS, MODELS_BY_ID
 from caspar.colmap.adjust.factors import (
+    GROUPS,
     LOSSES,
     ConstantPose,
     Frame,
     Sensor,
+    lens_type,
+    plain_lens,
+    used_lenses,
 )
-from caspar.colmap.adjust.lenses import GROUPS, lens_type, plain_lens, used_lenses
 from caspar.colmap.adjust.observations import TO_XYZW, rotation_columns
 from caspar.colmap.adjust.options import BundleAdjustmentConfig, LossFunction
 from caspar.colmap.adjust.problem import Mask, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE, TO_WXYZ
 from caspar.colmap.adjust.solve_arrays import SolveArrays, node_index
 from caspar.colmap.model import Floats, Integers, Model, rows_of
-from caspar.colmap.priors.priors import (
-    CHI_SQUARE_3,
-    IntrinsicsPrior,
-    PosePriorOptions,
-    PosePriors,
-)
+from caspar.colmap.priors.priors import CHI_SQUARE_3, IntrinsicsPrior, PosePriorOptions, PosePriors
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor, factor
 from caspar.frontend.markers import ConstSequential, TunableShared
@@ -56,13 +54,7 @@ _LEAST_SPREAD = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """Takes x to scale * rotation * x + translation.
-
-    Attributes:
-        scale: Positive.
-        rotation: (4,) qx qy qz qw.
-        translation: (3,).
-    """
+    """Takes x to scale * rotation * x + translation; the rotation is (4,) qx qy qz qw."""
 
     scale: float
     rotation: Floats
@@ -107,15 +99,9 @@ def centres(model: Model) -> Floats:
 
 
 def similarity_between(source: Floats, target: Floats, max_error: float) -> Similarity | None:
-    """Find the similarity that takes points nearest to others.
+    """Find the similarity that takes (n, 3) points nearest to others.
 
-    Args:
-        source: (n, 3).
-        target: (n, 3).
-        max_error: Distance up to which a pair counts.
-
-    Returns:
-        None: There are not three pairs that fit one.
+    Pairs count up to the distance `max_error`. None: there are not three pairs that fit one.
     """
     count = len(source)
     if count < 3 or _is_one_place(source) or _is_one_place(target):
@@ -137,7 +123,6 @@ def similarity_between(source: Floats, target: Floats, max_error: float) -> Simi
 
 
 def _samples_for(fits: Mask) -> float:
-    """Return how many samples are enough, if so many cameras fit."""
     chance = np.mean(fits) ** 3
     if chance >= 1:
         return 0.0
@@ -162,7 +147,6 @@ def _fits(source: Floats, target: Floats, sample: Integers, max_error: float) ->
 
 
 def _least_squares(source: Floats, target: Floats) -> Similarity | None:
-    """Return the similarity of the least squared distances; None: it is not determined."""
     middle, other = source.mean(axis=0), target.mean(axis=0)
     left, singular, right = np.linalg.svd((target - other).T @ (source - middle))
     signs = np.array([1.0, 1.0, np.linalg.det(left) * np.linalg.det(right)])
@@ -177,12 +161,7 @@ def _least_squares(source: Floats, target: Floats) -> Similarity | None:
 
 
 def turn_between(source: Floats, target: Floats) -> Similarity:
-    """Return the rotation that takes the mean of directions to another direction.
-
-    Args:
-        source: (n, 3) unit vectors.
-        target: (3,) unit vector.
-    """
+    """Return the rotation that takes the mean of (n, 3) unit vectors to another one."""
     mean = source.sum(axis=0)
     mean = mean / np.linalg.norm(mean)
     axis, cosine = np.cross(mean, target), float(mean @ target)
@@ -280,7 +259,6 @@ def intrinsics_factor(camera_model: str) -> Factor:
 
 
 def _pose(arguments: dict[str, Any]) -> tuple[Any, Any]:
-    """Rotation matrix and translation of cam_from_world."""
     frame, sensor = arguments["frame"], arguments.get("sensor")
     rotation, translation = frame.rotation.to_rotation_matrix(), frame.translation
     if sensor is None:
@@ -302,7 +280,6 @@ def _factor(residual: Any, name: str, kind: SensorKind, constants: dict[str, Any
 
 
 def _made(residual: Any, name: str, annotations: dict[str, Any]) -> Factor:
-    """Make a factor of a function whose arguments depend on the form."""
     parameters = [
         inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
         for one, annotation in annotations.items()
@@ -356,14 +333,8 @@ def place(
 ) -> tuple[Model, PlacedPriors]:
     """Align a model with its priors: with positions by a similarity, else with gravity by a turn.
 
-    Positions of fewer than three cameras do not count, with a warning, as in COLMAP.
-
-    Args:
-        model: The model.
-        priors: Of its images, and perhaps of others.
-        options: How they count.
-        config: Which images take part.
-        aligns: Whether the model is moved; else it is where it should be.
+    Positions of fewer than three cameras do not count, with a warning, as in COLMAP. Without
+    `aligns` the model is where it should be. Priors may be of other images, too.
     """
     rows, warnings = _image_rows(model, priors, config)
     taken = rows >= 0
@@ -421,7 +392,6 @@ def _image_rows(
 
 
 def _in_world(model: Model, images: Integers, directions: Floats) -> Floats:
-    """Return (n, 3) directions in the world, of directions in cameras."""
     poses = model.images.cam_from_world[images][:, TO_XYZW]
     columns = [np.sum(one * directions, axis=1) for one in rotation_columns(poses)]
     return np.stack(columns, axis=1)
@@ -433,11 +403,7 @@ def _units(vectors: Floats) -> Floats:
 
 
 def _similarity(
-    model: Model,
-    priors: PosePriors,
-    options: PosePriorOptions,
-    rows: Integers,
-    has_position: Any,
+    model: Model, priors: PosePriors, options: PosePriorOptions, rows: Integers, has_position: Any
 ) -> Similarity | None:
     if np.count_nonzero(has_position) < 3:
         return None
@@ -462,11 +428,7 @@ def _roots(covariances: Floats, fallback_stddev: float) -> Floats:
 
 
 def add_pose_priors(parts: SolveArrays, problem: Problem, placed: PlacedPriors) -> tuple[str, ...]:
-    """Add the factors of pose priors.
-
-    Returns:
-        Warnings.
-    """
+    """Add the factors of pose priors, and return warnings."""
     if placed.count == 0:
         return placed.warnings
     frames = parts.rows("Frame")
@@ -535,13 +497,9 @@ def _pose_arguments(
 def add_intrinsics_priors(
     parts: SolveArrays, problem: Problem, priors: Mapping[int, IntrinsicsPrior]
 ) -> tuple[str, ...]:
-    """Add the factors of priors on intrinsics, by ids of cameras.
+    """Add the factors of priors on intrinsics, by ids of cameras, and return warnings.
 
-    Returns:
-        Warnings.
-
-    Raises:
-        InputError: A camera is not in the model, or has another number of parameters.
+    Raises an `InputError` if a camera is not in the model, or has another number of parameters.
     """
     cameras, warnings = problem.model.cameras, []
     missing = sorted(set(priors).difference(cameras.ids.tolist()))

@@ -62,7 +62,6 @@ def block_dim(node: NodeType) -> int:
 
 
 def _pieces(declared: Any) -> list[int]:
-    """Sizes of a type's fields, those of large fields cut as evenly as possible."""
     fields = field_types(declared)
     if len(fields) > 0:
         return [piece for field in fields for piece in _pieces(field)]

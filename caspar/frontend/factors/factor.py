@@ -51,11 +51,7 @@ class Factor(UserFunction):
     example: ClassVar[str] = "Annotated[Point, caspar.TunableShared]"
 
     def __post_init__(self) -> None:
-        """Refuse a name that cannot be one, and what is no loss.
-
-        Raises:
-            FactorError: Names the loss that may have been meant.
-        """
+        """Refuse a name that cannot be one, and what is no loss, with the one that may be meant."""
         super().__post_init__()
         if self.loss is not None:
             checked_loss(self.loss, f"factor {self.name}")
@@ -65,11 +61,7 @@ class Factor(UserFunction):
         return self.function(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Pickled as functions are, by module and name.
-
-        Raises:
-            pickle.PicklingError: It is not found there.
-        """
+        """Pickled as functions are, by module and name; a `PicklingError` if it is not there."""
         if self.base is not None:
             return Factor.with_loss, (self.base, self.loss)
         return self.pickled(self)
@@ -263,15 +255,7 @@ def constraint_kinds(factors: Sequence[Factor]) -> dict[str, ConstraintKind]:
 
 
 def refuse_constraints(factors: Sequence[Factor], what: str) -> None:
-    """Refuse constraints where they cannot be met.
-
-    Args:
-        factors: A solver's.
-        what: What does not take them, at the start of the message.
-
-    Raises:
-        FactorError: There are some; names them.
-    """
+    """Refuse constraints because `what` does not take them: a `FactorError` that names them."""
     names = ", ".join(constraint_kinds(factors))
     if names != "":
         raise FactorError(

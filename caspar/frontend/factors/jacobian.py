@@ -19,7 +19,7 @@ from caspar.frontend.symbolic.turned_vectors import QUATERNION, TurnedVector, ro
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar, dot, total
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 
 Blocks = dict[str, list[list[Scalar]]]
@@ -42,11 +42,8 @@ class Linearization:
 
     From the entries of the Jacobian. Derivatives in a direction, without the entries, were tried:
     276 operations for the product of bundle adjustment instead of 270, both by quaternions.
-
-    Attributes:
-        entries: Those of the Jacobian J.
-        row_factor: K of a corrected Jacobian K J, which need not be formed to multiply with it;
-            None: it is J.
+    `row_factor` is K of a corrected Jacobian K J, which need not be formed to multiply with it;
+    None: it is J.
     """
 
     entries: Blocks
@@ -110,13 +107,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class JacobianSlots:
-    """The slot that stores each entry; None: the entry is zero.
-
-    Attributes:
-        entries: For each node argument's name, rows x tangent_dim.
-        num_stored: Number of slots.
-        dtype: Type in memory.
-    """
+    """The slot of each entry, by node argument, rows x tangent_dim; None: the entry is zero."""
 
     entries: dict[str, list[list[_Slot | None]]]
     num_stored: int
@@ -133,13 +124,8 @@ def tangent_jacobians(
 ) -> Blocks:
     """d residual / d tangent of each node: rows x tangent_dim, by the argument's name.
 
-    Args:
-        kernel: Receives the derivatives.
-        nodes: Arguments to derive by.
-        rows: The residual.
-        lowering: Lowers charts.
-        storage: What was read of each argument.
-        turned: Rotations of the factor that need no derivative by their quaternion.
+    `rows` are the residual's, `storage` what was read of each argument, `turned` the rotations that
+    need no derivative by their quaternion.
     """
     turned = [one for one in turned if any(one.node == node.name for node in nodes)]
     places = _places_to_derive_by(nodes, turned)
@@ -190,13 +176,7 @@ def chart_columns(
 
 @dataclass(frozen=True)
 class _Rotation:
-    """A rotation and what its derivatives are made of.
-
-    Attributes:
-        found: What it turns.
-        arm: (3,) a = p - o.
-        columns: Those of R; None: the rotation is not an inverse.
-    """
+    """A rotation, its arm a = p - o, (3,), and the columns of R if it is an inverse."""
 
     found: TurnedVector
     arm: list[Scalar]
@@ -212,10 +192,7 @@ class _Rotation:
 
 
 def _rotation(
-    node: Argument,
-    found: TurnedVector,
-    storage: Mapping[str, Sequence[Scalar]],
-    lowering: Lowering,
+    node: Argument, found: TurnedVector, storage: Mapping[str, Sequence[Scalar]], lowering: Lowering
 ) -> _Rotation:
     arm = [storage[name][place] for name, place in found.vector.places]
     if found.origin is not None:
@@ -240,7 +217,6 @@ def _tangent_row(
     slopes: Mapping[tuple[str, int], Scalar],
     rotations: Sequence[_Rotation],
 ) -> list[Scalar]:
-    """One row of a Jacobian by a node's tangent, from the derivatives by storage."""
     row: list[Scalar | None] = [None] * node.tangent_dim
     for rotation in rotations:
         first = rotation.found.column

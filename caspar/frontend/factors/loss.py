@@ -84,10 +84,7 @@ class Loss(ABC):
 class LossParameter:
     """A number, or one for each instance, that a loss depends on besides the residual.
 
-    Attributes:
-        name: In the signature of `rho`.
-        default: Its value where none is passed; None: it must be passed.
-        is_positive: Whether it must be greater than zero.
+    `default` None: it must be passed.
     """
 
     name: str
@@ -102,15 +99,7 @@ class LossParameter:
 
 @dataclass(frozen=True)
 class TracedLoss:
-    """A loss as an expression.
-
-    Attributes:
-        name: Of its class.
-        parameters: In the order of the signature.
-        square: The symbol of s.
-        symbols: Those of the parameters.
-        expression: rho(s).
-    """
+    """A loss rho(s) as an expression of the symbols of s and of its parameters."""
 
     name: str
     parameters: tuple[LossParameter, ...]
@@ -127,13 +116,9 @@ class TracedLoss:
     def lowered(
         self, graph: GraphBuilder, square: Scalar, values: Mapping[str, Scalar], epsilon_of: DType
     ) -> tuple[Scalar, Scalar, Scalar]:
-        """rho(s) and its first two derivatives by s.
+        """rho(s) and its first two derivatives by s, with the parameters' values by name.
 
-        Args:
-            graph: Receives the operations.
-            square: s.
-            values: Of each parameter, by name.
-            epsilon_of: The type whose epsilon `sf.epsilon()` stands for.
+        `sf.epsilon()` stands for the epsilon of the type `epsilon_of`.
         """
         graph.origin = f"loss {self.name}"
         known = {str(SYMBOL): graph.const(value(epsilon_of)), str(self.square): square.value}
@@ -147,15 +132,7 @@ class TracedLoss:
     def on_numbers(
         self, square: Floats, values: Mapping[str, Floats | float]
     ) -> tuple[Floats, Floats, Floats]:
-        """rho(s) and its first two derivatives by s, in float64.
-
-        Args:
-            square: (n,) s.
-            values: Of each parameter, by name: a number, or (n,).
-
-        Returns:
-            Three (n,) arrays.
-        """
+        """rho(s) and its first two derivatives, (n,) float64 each; values are numbers or (n,)."""
         graph = GraphBuilder(DType.FLOAT64)
         read = {
             name: Scalar(graph, graph.read(name, 0, 1)[0])
@@ -191,14 +168,10 @@ class TracedLoss:
 
 
 def trace_loss(loss: Any, where: str) -> TracedLoss:
-    """Run a loss's `rho` on symbols and check what comes of it.
+    """Run the `rho` of a `Loss`, or of a class of them, on symbols and check what comes of it.
 
-    Args:
-        loss: A `Loss`, or a class of them that needs no arguments.
-        where: The factor, for errors.
-
-    Raises:
-        FactorError: It is no loss, or `rho` is not what a loss needs.
+    Raises a `FactorError` about the factor `where` if it is no loss, or `rho` is not what one
+    needs.
     """
     made = checked_loss(loss, where)
     name = type(made).__name__
@@ -221,11 +194,7 @@ def trace_loss(loss: Any, where: str) -> TracedLoss:
 
 
 def checked_loss(loss: Any, where: str) -> Loss:
-    """The loss itself, also where its class was given.
-
-    Raises:
-        FactorError: It is no loss.
-    """
+    """The loss itself, also where its class was given; `FactorError` if it is none."""
     try:
         made = loss() if isinstance(loss, type) and issubclass(loss, Loss) else loss
     except TypeError as error:
@@ -261,11 +230,7 @@ def _parameters(loss: Loss, where: str) -> tuple[LossParameter, ...]:
 
 
 def _check_values(loss: TracedLoss, where: str) -> None:
-    """Refuse an expression that is no loss, at some numbers.
-
-    Raises:
-        FactorError: Says what does not hold, and where.
-    """
+    """Refuse an expression that is no loss at some numbers; says what does not hold, and where."""
     square = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 49)])
     # any value will do for a parameter without a default, but for the special ones
     values = {one.name: 0.7 if one.default is None else one.default for one in loss.parameters}
@@ -297,11 +262,7 @@ def _check_values(loss: TracedLoss, where: str) -> None:
 
 
 def check_parameter_names(loss: TracedLoss, taken: Mapping[str, object], where: str) -> None:
-    """Refuse arguments of the user's function that have the names of a loss's data.
-
-    Raises:
-        FactorError: Names the argument.
-    """
+    """Refuse arguments of the user's function that have the names of a loss's data."""
     for name in ("weight", *(one.source for one in loss.parameters)):
         if name in taken:
             raise FactorError(

@@ -28,9 +28,8 @@ Rows = list[Any]
 def without_own_unknowns(factor: TracedFactor) -> TracedFactor:
     """The factor whose residual has its own unknowns at their best values.
 
-    Raises:
-        FactorError: The residual is not linear in them, does not depend on one, has as few rows as
-            they have scalars, or several of them are bounded; or their type is no vector.
+    Raises a `FactorError` if the residual is not linear in them, does not depend on one, or has as
+    few rows as they have scalars, if several of them are bounded, or their type is no vector.
     """
     own = [one for one in factor.arguments if one.own_bounds is not None]
     if len(own) == 0:
@@ -84,7 +83,6 @@ def _check(factor: TracedFactor, argument: Argument, num_scalars: int) -> None:
 
 
 def _column(factor: TracedFactor, own: Sequence[Argument], symbol: Any) -> Rows:
-    """Derivatives of the residual by one scalar."""
     mine = next(one for one in own if symbol in one.symbols)
     where = f"factor {factor.name}, argument {mine.source}: TunableSequential"
     symbols = {symbol for one in own for symbol in one.symbols}

@@ -6,8 +6,8 @@ from functools import reduce
 
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.symbolic.epsilon import SYMBOL, value
+from caspar.frontend.symbolic.field_types import DIRECTION
 from caspar.frontend.symbolic.lower import Lowering
-from caspar.frontend.symbolic.unit_ranges import DIRECTION
 from caspar.ir.scalar import Scalar, dot
 
 

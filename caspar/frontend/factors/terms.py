@@ -2,6 +2,12 @@
 
 They are constant arguments of the traced factor: values may differ from solve to solve. Which of
 them have one number for each instance decides which kernels a factor has.
+
+Also here: constraints as factors, the terms of an augmented Lagrangian f - l^T c, with a multiplier
+l for each entry c of a constraint. Its augmentation by penalties p has, for each entry, 1/2 (w (s -
+c))^2 with w = sqrt(p) and s = l / p, of which inequalities take max(s - c, 0) only. Both w and s
+are constant arguments, (m, dim), so that every linear solver, elimination and precision takes them
+as any factor's data. Cost tier: once for a solver.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,7 +15,8 @@ from dataclasses import replace
 
 import symforce.symbolic as sf
 
-from caspar.frontend.factors.factor import Factor
+from caspar.errors import FactorError
+from caspar.frontend.factors.factor import ConstraintKind, Factor
 from caspar.frontend.factors.loss import check_parameter_names, trace_loss
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, TracedFactor
 
@@ -17,8 +24,7 @@ from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, Traced
 def with_loss(factor: Factor, traced: TracedFactor) -> TracedFactor:
     """A traced factor with the loss that the user gave it.
 
-    Raises:
-        FactorError: The loss is none, or an argument has the name of its data.
+    Raises a `FactorError` if it is none, or an argument has the name of its data.
     """
     if factor.loss is None:
         return traced
@@ -36,12 +42,9 @@ def term_names(factor: TracedFactor) -> tuple[str, ...]:
 
 
 def with_terms(factor: TracedFactor, by_instance: Collection[str]) -> TracedFactor:
-    """A factor where some of `term_names` are given one for each instance.
+    """A factor whose terms in `by_instance` are given one for each instance.
 
-    Args:
-        factor: The factor, with any terms.
-        by_instance: Their names. Without `weight` all instances weigh 1; of the others there is one
-            number for all.
+    Without `weight` all instances weigh 1; of the others there is one number for all.
     """
     terms = [
         _term(name, is_unique=name not in by_instance)
@@ -72,3 +75,45 @@ def _term(name: str, *, is_unique: bool) -> Argument:
     # no symbol of the user's has a dot
     symbolic = sf.V1(sf.Symbol(f"term.{name}"))
     return Argument(name, name, kind, False, 1, (), None, symbolic)
+
+
+ROOT, SHIFT = "penalty_root", "multiplier_shift"
+"""Arguments of a constraint's factor: w and s."""
+
+
+def penalised(factor: TracedFactor, kind: ConstraintKind) -> TracedFactor:
+    """The factor of a constraint.
+
+    Raises a `FactorError` if an argument has the name of the factor's own data, or no entry depends
+    on an unknown.
+    """
+    taken = {one.source for one in factor.arguments} & {ROOT, SHIFT, WEIGHT}
+    if len(taken) > 0:
+        names = ", ".join(sorted(taken))
+        raise FactorError(
+            f"constraint {factor.name}, argument {names}: constraints have data of this name; "
+            "rename the argument"
+        )
+    if len(factor.own) > 0:
+        raise FactorError(
+            f"constraint {factor.name}, argument {factor.own[0][0]}: TunableSequential takes the "
+            "value of the least residual, which no constraint asks for. Make it a node of its own: "
+            "TunableShared, with an index that counts up"
+        )
+    if len(factor.unused) == len({node.source for node in factor.nodes}):
+        raise FactorError(
+            f"constraint {factor.name}: it depends on no unknown, so no solve can meet it"
+        )
+    dim = len(factor.residual)
+    roots, shifts = _data(ROOT, dim), _data(SHIFT, dim)
+    rows = []
+    for root, shift, row in zip(roots.symbols, shifts.symbols, factor.residual, strict=True):
+        left = shift - row
+        rows.append(root * (left if kind is ConstraintKind.ZERO else sf.Max(left, 0)))
+    return replace(factor, arguments=(*factor.arguments, roots, shifts), residual=tuple(rows))
+
+
+def _data(name: str, dim: int) -> Argument:
+    # no symbol of the user's has a dot
+    symbolic = sf.Matrix([sf.Symbol(f"constraint.{name}{entry}") for entry in range(dim)])
+    return Argument(name, name, ArgumentKind.CONST_SEQUENTIAL, False, dim, (), None, symbolic)

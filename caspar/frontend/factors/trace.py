@@ -5,6 +5,7 @@ of its arguments. Once for each solver, a few milliseconds; derivatives come lat
 no compiled plan is cached.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -16,7 +17,6 @@ from symforce.ops import LieGroupOps, StorageOps
 from caspar.errors import FactorError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.loss import TracedLoss
-from caspar.frontend.factors.residual_rows import residual_rows
 from caspar.frontend.markers import (
     Const,
     ConstIndexed,
@@ -35,14 +35,19 @@ from caspar.frontend.markers import (
 from caspar.frontend.names import VALUE, internal_name, part_name
 from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.symbolic.expression_key import expression_key
-from caspar.frontend.symbolic.field_types import tangent_parts
+from caspar.frontend.symbolic.field_types import (
+    UnitRange,
+    tangent_parts,
+    unit_ranges,
+    with_own_symbols,
+)
 from caspar.frontend.symbolic.lines import Lines
-from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.symbolic.turned_vectors import TurnedVector, turned_vectors
-from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
+from caspar.frontend.tracing.on_numbers import Comparison, PointArgument
 from caspar.frontend.tracing.signature import (
     argument_annotations,
     argument_value,
+    check_is_number,
     check_name,
     copied_value,
     marker_name,
@@ -55,6 +60,34 @@ from caspar.memory.access import Accessor
 if TYPE_CHECKING:
     from caspar.frontend.grids import Grid
     from caspar.frontend.patches import Patch
+
+
+def residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:
+    """The rows that a factor's function returned, each of them a number, or a `FactorError`."""
+    rows = column(factor, residual)
+    for row in rows:
+        check_is_number(factor, "the residual", row, lines)
+    return rows
+
+
+def column(factor: Factor, residual: Any) -> tuple[Any, ...]:
+    """The rows of a column vector that a factor's function returned, or a `FactorError`."""
+    if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
+        return tuple(residual.to_flat_list())
+    needed = "it must return a SymForce column vector such as sf.V2"
+    hint = ""
+    if residual is None:
+        hint = "; is the return statement missing?"
+    elif isinstance(residual, tuple | list):
+        hint = "; write sf.Vector(...) or sf.V2(a, b) around its elements"
+    elif isinstance(residual, int | float | sf.Expr):
+        hint = "; wrap it as sf.V1(value)"
+    shape = f" of shape {residual.shape}" if isinstance(residual, sf.Matrix) else ""
+    raise FactorError(
+        f"factor {factor.name} ({factor.location}) returned {type(residual).__name__}{shape}: "
+        f"{needed}{hint}"
+    )
+
 
 WEIGHT = "weight"
 """Under which name weights are passed beside a factor's arguments."""
@@ -103,14 +136,7 @@ class NodeType:
     tangent_parts: tuple[range, ...] = ()
 
     def retracted_storage(self, prefix: str) -> tuple[list[Any], list[Any], list[Any]]:
-        """The retraction as expressions: the storage after a step in the tangent space.
-
-        Args:
-            prefix: Name of the symbolic instance.
-
-        Returns:
-            Storage symbols, tangent symbols, and the storage after the step.
-        """
+        """Symbols of storage and of tangent, and the storage after that step, as expressions."""
         steps = [f"{prefix}_step{number}" for number in range(self.tangent_dim)]
         symbolic = StorageOps.symbolic(self.python_type, prefix)
         symbolic = with_own_symbols(symbolic, prefix, {*steps})
@@ -186,6 +212,11 @@ class Argument:
     def table(self) -> type[Table] | None:
         """The class of tables that it holds; None: it holds values."""
         return type(self.symbolic) if isinstance(self.symbolic, Table) else None
+
+    @property
+    def is_half(self) -> bool:
+        """Return whether it holds tables in float16, as its bits."""
+        return self.table is not None and self.table.is_half
 
     def part(self, part: str) -> str:
         """Return the kernels' name for a part of it, such as the gradient of a node."""
@@ -299,8 +330,14 @@ class TracedFactor:
     @cached_property
     def unused(self) -> tuple[str, ...]:
         """Tunable arguments, as the user named them, that the residual does not depend on."""
-        used = {str(symbol) for row in self.residual for symbol in sf.sympify(row).free_symbols}
+        used = self.symbols_used
         return tuple(node.source for node in self.nodes if used.isdisjoint(map(str, node.symbols)))
+
+    @cached_property
+    def symbols_used(self) -> frozenset[str]:
+        """Names of the symbols that the residual depends on."""
+        symbols = (sf.sympify(row).free_symbols for row in self.residual)
+        return frozenset(str(one) for row in symbols for one in row)
 
     @cached_property
     def turned(self) -> tuple[TurnedVector, ...]:
@@ -313,6 +350,7 @@ class TracedFactor:
         arguments = "; ".join(
             f"{argument.name} {argument.kind.value} {argument.successor} {argument.symbols}"
             f" {argument.chart_key}{' narrow' if argument.is_narrow else ''}"
+            f"{' half' if argument.is_half else ''}"
             for argument in self.arguments
         )
         key = f"{self.name}({arguments}) = {expression_key(self.residual, self.lines)}"
@@ -328,9 +366,8 @@ class TracedFactor:
 def trace(factor: Factor) -> TracedFactor:
     """Run a factor's function on symbols.
 
-    Raises:
-        FactorError: The signature or the return value is not what a factor needs; the message
-            names the factor and the argument.
+    Raises a `FactorError` that names factor and argument if signature or return value are not what
+    a factor needs.
     """
     arguments: list[Argument] = []
     call_values: dict[str, Any] = {}
@@ -470,3 +507,23 @@ def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> 
         ) from error
     units, parts = unit_ranges(declared), tangent_parts(declared)
     return NodeType(str(name), declared, storage_dim, tangent_dim, units, parts)
+
+
+def factor_comparison(factor: Factor, traced: TracedFactor) -> Comparison:
+    """Return what comparing a factor with numbers needs."""
+    parts: dict[str, list[Argument]] = {}
+    for argument in traced.arguments:
+        parts.setdefault(argument.written, []).append(argument)
+    arguments = tuple(_point_argument(name, ones) for name, ones in parts.items())
+    names = tuple(f"row {number} of the residual" for number in range(len(traced.residual)))
+    return Comparison(
+        factor, arguments, names, traced.residual, lambda result: column(factor, result)
+    )
+
+
+def _point_argument(name: str, parts: Sequence[Argument]) -> PointArgument:
+    first = parts[0]
+    if first.patch is not None:
+        return PointArgument(name, (first.patch,), sum(one.storage_dim for one in parts), ())
+    templates = tuple(one.symbolic for one in parts)
+    return PointArgument(name, templates, first.storage_dim, first.unit_ranges)

@@ -2,24 +2,31 @@
 
 Input: an annotation. Output: the declared type and an instance of the access, with its default
 value converted; and the text that stands for an access in keys.
+
+Also here: the outputs of a kernel function: what its annotation declares, what it returned.
 """
 
 import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from caspar.errors import KernelError
+from caspar.errors import KernelError, UnsupportedFunctionError
 from caspar.frontend.kernels.values import MisfitError, described, storage_of, type_name
 from caspar.frontend.markers import Marker, Pair, Table
+from caspar.frontend.symbolic.lines import Lines
 from caspar.frontend.tracing.signature import (
     NO_STORAGE_TYPE,
     Role,
     UserFunction,
+    check_is_number,
+    evaluated,
     marker_name,
     markers_in,
     matrix_shape,
+    return_annotation,
     symbolic_value,
 )
 from caspar.memory import patterns
@@ -32,14 +39,7 @@ _DIRECTION: dict[Role, Any] = {Role.ARGUMENT: ReadAccessor, Role.OUTPUT: WriteAc
 
 @dataclass(frozen=True)
 class Marked:
-    """A type and its access.
-
-    Attributes:
-        declared: The type of an object; of a pair, of one half.
-        storage_dim: Scalars of an object.
-        symbolic: An object of symbols.
-        access: How it is read or written; `access.is_pair` says whether it is a pair.
-    """
+    """A type, of a pair that of a half, its size, an object of symbols, and its access."""
 
     declared: type
     storage_dim: int
@@ -53,16 +53,10 @@ class Marked:
 
 
 def marked(function: UserFunction, role: Role, name: str, annotation: Any) -> Marked:
-    """Take an annotation apart.
+    """Take the annotation of an argument or output apart.
 
-    Args:
-        function: The kernel function.
-        role: What the annotation is of.
-        name: Which one.
-        annotation: `Annotated[Type, Marker]`.
-
-    Raises:
-        KernelError: No such marker, or more than one, or not for this; no such type.
+    Raises a `KernelError` if there is no such marker, more than one, or not for this; or no such
+    type.
     """
     where = f"{function.title}, {role.value} {name}"
     access = _access(where, annotation, role)
@@ -84,11 +78,6 @@ def marked(function: UserFunction, role: Role, name: str, annotation: Any) -> Ma
         raise KernelError(
             f"{where}: {declared.__name__} is a type of tables, which are arguments with "
             f"ReadUnique (one table) or ReadIndexed (each item names its table), not {access.name}"
-        )
-    if issubclass(declared, Table) and declared.refuses:
-        raise KernelError(
-            f"{where}: {declared.__name__} has border='refuse', which leaves instances of factors "
-            "out; a kernel has none: use 'clamp' or 'zero'"
         )
     symbolic, storage_dim = symbolic_value(function, declared, name, role, name)
     access = _with_default(where, declared, access, storage_dim)
@@ -156,7 +145,6 @@ def _is_for_users(access: type[Accessor]) -> bool:
 
 
 def _allowed(role: Role, *, is_pair: bool = False) -> str:
-    """Names of the patterns that fit."""
     named = [(name, getattr(patterns, name)) for name in patterns.__all__]
     return ", ".join(
         name
@@ -197,10 +185,8 @@ def access_key(where: str, access: Accessor) -> str:
     """Text that determines what an access generates.
 
     Of those that come with caspar the `repr`: their code is part of every key already. Of others
-    also the source of their class: who changes it in a notebook gets a new kernel.
-
-    Raises:
-        KernelError: The source is not to be had.
+    also the source of their class: who changes it in a notebook gets a new kernel. Raises a
+    `KernelError` if the source is not to be had.
     """
     texts = [repr(access)]
     for base in type(access).__mro__:
@@ -224,3 +210,119 @@ def _source(what: str, function: Any) -> str:
             f"{what}: its source cannot be read ({error}), so kernels that use it could not be "
             "told apart; write the class in a file or in a cell of a notebook"
         ) from error
+
+
+ResultType = type[tuple[Any, ...]] | None
+"""The class that outputs are returned in: `tuple` or a NamedTuple; None: a single one as it is."""
+
+
+def declared_outputs(function: UserFunction) -> tuple[dict[str, Any], ResultType]:
+    """The annotation of each output by its name, and what the function returns them in."""
+    annotation = return_annotation(function)
+    where = f"{function.title} ({function.location})"
+    how = (
+        "write -> Annotated[Type, Marker], of several outputs -> tuple[Annotated[Type, Marker], "
+        "Annotated[Type, Marker]] with one for each, or a NamedTuple class of such fields"
+    )
+    if annotation is None:
+        raise KernelError(f"{where}: the annotation of what it returns is missing; {how}")
+    declared: dict[str, Any]
+    if isinstance(annotation, type) and issubclass(annotation, tuple):
+        hints = _hints(function, annotation)
+        declared = {name: hints.get(name) for name in getattr(annotation, "_fields", ())}
+        result_type = annotation
+    elif get_origin(annotation) is tuple:
+        declared = {
+            f"out{number}": evaluated(function, f"output out{number}", part)
+            for number, part in enumerate(get_args(annotation))
+        }
+        result_type = tuple
+    else:
+        return {"out": annotation}, None
+    if len(declared) == 0 or Ellipsis in declared.values():
+        raise KernelError(f"{where}: returns {annotation}, which does not name its outputs; {how}")
+    return declared, result_type
+
+
+def _hints(function: UserFunction, fields: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(fields, localns=dict(function.local_names), include_extras=True)
+    except Exception as error:  # the annotations are the user's code
+        raise KernelError(
+            f"{function.title} ({function.location}): the annotations of {fields.__name__} cannot "
+            f"be evaluated where the kernel was defined: {error}"
+        ) from error
+
+
+def returned_rows(
+    function: UserFunction,
+    outputs: Mapping[str, Marked],
+    result_type: ResultType,
+    result: Any,
+    lines: Lines,
+    known: frozenset[str],
+) -> list[tuple[Any, ...]]:
+    """The scalars of every output; of a pair those of the first half, then of the second.
+
+    `known` are the symbols that may appear. Raises a `KernelError` if it is not what is declared,
+    an `UnsupportedFunctionError` for what is no number or holds an unknown symbol.
+    """
+    rows = declared_rows(function, outputs, result_type, result)
+    for name, found in zip(outputs, rows, strict=True):
+        for row in found:
+            check_is_number(function, f"the output {name}", row, lines)
+            unknown = sorted({str(symbol) for symbol in row.free_symbols} - known)
+            if len(unknown) > 0:
+                raise UnsupportedFunctionError(
+                    f"{function.title} ({function.location}), output {name}: contains the free "
+                    f"symbol {unknown[0]!r}; only arguments of the function may appear in it"
+                )
+    return rows
+
+
+def declared_rows(
+    function: UserFunction, outputs: Mapping[str, Marked], result_type: ResultType, result: Any
+) -> list[tuple[Any, ...]]:
+    """The same, whatever the scalars are; `KernelError` if it is not what is declared."""
+    values = [result]
+    if result_type is not None:
+        values = _elements(function, list(outputs), result_type, result)
+    return [
+        _rows(f"{function.title} ({function.location}), output {name}", output, value)
+        for (name, output), value in zip(outputs.items(), values, strict=True)
+    ]
+
+
+def _elements(
+    function: UserFunction, names: Sequence[str], result_type: type, result: Any
+) -> list[Any]:
+    expected = getattr(result_type, "_fields", None)
+    if isinstance(result, list | tuple) and len(result) == len(names):
+        fields = getattr(result, "_fields", None)
+        if None in (fields, expected) or fields == expected:
+            return list(result)
+    raise KernelError(
+        f"{function.title} ({function.location}): returned {described(result)}; its annotation "
+        f"declares {len(names)} outputs, so it must return a {result_type.__name__} of "
+        f"{', '.join(names)}{_hint(result)}"
+    )
+
+
+def _rows(where: str, output: Marked, value: Any) -> tuple[Any, ...]:
+    if not output.access.is_pair:
+        halves = [value]
+    elif isinstance(value, list | tuple) and len(value) == 2:
+        halves = list(value)
+    else:
+        raise KernelError(
+            f"{where}: returned {described(value)}; {output.access.name} needs two values of type "
+            f"{type_name(output.declared)}: return caspar.Pair((first, second)){_hint(value)}"
+        )
+    try:
+        return tuple(row for half in halves for row in storage_of(output.declared, half))
+    except MisfitError as error:
+        raise KernelError(f"{where}: {error}{_hint(value)}") from error
+
+
+def _hint(value: Any) -> str:
+    return "; is the return statement missing?" if value is None else ""

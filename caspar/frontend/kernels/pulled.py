@@ -7,8 +7,9 @@ like any other, so it can be pulled again. Once for each kernel; the derivatives
 when it is compiled.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from caspar.errors import KernelError
 from caspar.frontend.kernels.trace import (
@@ -73,23 +74,18 @@ def cotangent_name(output: str) -> str:
     return part_name(output, "cotangent")
 
 
+def places_name(argument: str) -> str:
+    """The output that says which numbers of tables each item loads."""
+    return part_name(argument, "places")
+
+
 def pull_name(argument: str) -> str:
     """The output that is the derivative of a loss function by an argument."""
     return part_name(argument, "pull")
 
 
 def with_plain_rows(traced: TracedKernel) -> TracedKernel:
-    """The same kernel, whose arrays are all (n, storage_dim): no matrices, no bare numbers.
-
-    Raises:
-        KernelError: It looks values up in tables.
-    """
-    for one in traced.inputs:
-        if one.table is not None:
-            raise KernelError(
-                f"kernel {traced.name}, argument {one.name}: {one.type_name} is a type of tables; "
-                "kernels that look values up in tables are not differentiated"
-            )
+    """The same kernel, whose arrays are all (n, storage_dim), but for tables."""
     return replace(
         traced,
         inputs=tuple(replace(one, matrix_shape=(), is_scalar=False) for one in traced.inputs),
@@ -98,23 +94,28 @@ def with_plain_rows(traced: TracedKernel) -> TracedKernel:
     )
 
 
-def pulled_kernel(traced: TracedKernel, wanted: Collection[str]) -> TracedKernel:
-    """The kernel of the derivatives.
+def pulled_kernel(
+    traced: TracedKernel,
+    wanted: Collection[str],
+    num_loads: Mapping[str, int] = MappingProxyType({}),
+) -> TracedKernel:
+    """The kernel of the derivatives, of the same arguments and `cotangent_name` of each output.
 
-    Returns:
-        A kernel of the same arguments and `cotangent_name` of each output; its outputs are
-        `pull_name` of each wanted argument, in the order of the arguments.
-
-    Raises:
-        KernelError: An access has no derivative.
+    Its outputs are `pull_name` of each wanted argument, in the order of the arguments. Of tables it
+    is the derivative by each number that an item loads, and `places_name` follows, where that is:
+    a place along each axis, see `GATHER`. `num_loads` has their numbers; tables of which nothing is
+    loaded have no output. Raises a `KernelError` if an access has no derivative.
     """
     cotangents = tuple(_cotangent(traced, one) for one in traced.outputs)
-    pulls = tuple(_pull(traced, one) for one in traced.inputs if one.name in wanted)
+    pulls: list[KernelOutput] = []
+    for one in traced.inputs:
+        if one.name in wanted:
+            pulls += [_pull(traced, one)] if one.table is None else _table_pull(one, num_loads)
     return TracedKernel(
         part_name(traced.name, "pull"),
         traced.location,
         (*traced.inputs, *cotangents),
-        pulls,
+        tuple(pulls),
         tuple,
         traced.lines,
         pulled_from=traced,
@@ -127,6 +128,17 @@ def _pull(traced: TracedKernel, one: KernelInput) -> KernelOutput:
         raise KernelError(_refusal(traced, f"argument {one.name}", one.access, _WRITES))
     name = pull_name(one.name)
     return KernelOutput(name, access(), one.type_name, one.storage_dim, (), False, ())
+
+
+def _table_pull(one: KernelInput, num_loads: Mapping[str, int]) -> list[KernelOutput]:
+    count = num_loads[one.name]
+    assert one.table is not None
+    dims = {pull_name(one.name): count, places_name(one.name): count * one.table.dims}
+    return [
+        KernelOutput(name, WriteSequential(), one.type_name, dim, (), False, ())
+        for name, dim in dims.items()
+        if count > 0
+    ]
 
 
 def _cotangent(traced: TracedKernel, one: KernelOutput) -> KernelInput:

@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 from symforce.ops import StorageOps
 
 from caspar.errors import KernelError
-from caspar.frontend.kernels.markers import Marked, access_key, marked
-from caspar.frontend.kernels.outputs import (
+from caspar.frontend.kernels.markers import (
+    Marked,
     ResultType,
+    access_key,
     declared_outputs,
     declared_rows,
+    marked,
     returned_rows,
 )
 from caspar.frontend.kernels.values import is_scalar_type, type_name
@@ -24,10 +26,9 @@ from caspar.frontend.markers import Pair, Table
 from caspar.frontend.names import VALUE, internal_name, part_name
 from caspar.frontend.symbolic.epsilon import SymForceGrewError
 from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.field_types import UnitRange, unit_ranges
 from caspar.frontend.symbolic.lines import Lines
-from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
-from caspar.frontend.tracing.on_numbers import Comparison
-from caspar.frontend.tracing.points import PointArgument
+from caspar.frontend.tracing.on_numbers import Comparison, PointArgument
 from caspar.frontend.tracing.signature import (
     Role,
     UserFunction,
@@ -59,11 +60,7 @@ class KernelFunction(UserFunction):
 
     @cached_property
     def declared_inputs(self) -> dict[str, Marked]:
-        """Type and access of each argument, by name.
-
-        Raises:
-            KernelError: The signature is not that of a kernel.
-        """
+        """Type and access of each argument; a `KernelError` if there are not any."""
         return {
             name: marked(self, Role.ARGUMENT, name, annotation)
             for name, annotation in argument_annotations(self).items()
@@ -77,12 +74,9 @@ def kernel_argument(name: str) -> str:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """An argument as the kernel reads it, or one half of a pair.
+    """An argument as the kernel reads it, or one half of a pair, and the symbols of its storage.
 
-    Attributes:
-        name: Unique in the kernel; ASCII: see `caspar.frontend.names`.
-        access: How it is read.
-        symbols: Its storage in the outputs' expressions.
+    The name is unique in the kernel, and ASCII: see `caspar.frontend.names`.
     """
 
     name: str
@@ -121,19 +115,18 @@ class KernelInput:
         """The class of tables that it holds; None: it holds values."""
         return type(self.symbolic) if isinstance(self.symbolic, Table) else None
 
+    @property
+    def is_half(self) -> bool:
+        """Return whether it holds tables in float16, as its bits."""
+        return self.table is not None and self.table.is_half
+
 
 @dataclass(frozen=True)
 class KernelOutput:
-    """An output of the user's function.
+    """An output of the user's function; see `KernelInput` for what they have in common.
 
-    Attributes:
-        name: `out`, of several `out0`, `out1`, ..., or the field of a NamedTuple.
-        access: How it is written.
-        type_name: Name of the declared type; of a pair, of a half.
-        storage_dim: Scalars of an object.
-        matrix_shape: (rows, columns) of a matrix of several columns, else ().
-        is_scalar: Whether objects are declared as numbers, not as vectors of one.
-        rows: An expression for each scalar; of a pair the first half's, then the second's.
+    The name is `out`, of several `out0`, `out1`, ..., or the field of a NamedTuple. `rows` has an
+    expression for each scalar; of a pair the first half's, then the second's.
     """
 
     name: str
@@ -164,6 +157,8 @@ class TracedKernel:
         lines: Which line of the function each sub-expression comes from.
         pulled_from: The kernel whose derivatives it writes, see `frontend.kernels.pulled`; None:
             the outputs' rows say what it writes.
+        is_factor: Whether it is the residual of a factor: where a lookup is outside of a table that
+            refuses that, all rows are 0, and those of a kernel that look up NaN.
     """
 
     name: str
@@ -173,6 +168,7 @@ class TracedKernel:
     result_type: ResultType
     lines: Lines = field(repr=False, compare=False)
     pulled_from: "TracedKernel | None" = None
+    is_factor: bool = False
 
     def make_result(self, outputs: Sequence[Any]) -> Any:
         """Put outputs into the form in which the function returns its own."""
@@ -186,7 +182,7 @@ class TracedKernel:
         where = f"kernel {self.name}"
         inputs = "; ".join(
             f"{part.name} {access_key(f'{where}, argument {argument.name}', part.access)}"
-            f" {part.symbols}"
+            f" {part.symbols}{' half' if argument.is_half else ''}"
             for argument in self.inputs
             for part in argument.parts
         )
@@ -198,15 +194,15 @@ class TracedKernel:
         if self.pulled_from is not None:
             return f"{self.name}({inputs}) -> {outputs} = pulled {self.pulled_from.key}"
         rows = [row for output in self.outputs for row in output.rows]
-        return f"{self.name}({inputs}) -> {outputs} = {expression_key(rows, self.lines)}"
+        kind = "residual of " if self.is_factor else ""
+        return f"{kind}{self.name}({inputs}) -> {outputs} = {expression_key(rows, self.lines)}"
 
 
 def trace_kernel(function: KernelFunction) -> TracedKernel:
     """Run a kernel function on symbols.
 
-    Raises:
-        KernelError: The signature or the returned value is not what a kernel needs; the message
-            names the kernel and the argument or output.
+    Raises a `KernelError` that names the kernel and the argument or output if they are not what a
+    kernel needs.
     """
     taken: set[str] = set()
     inputs = tuple(
@@ -313,7 +309,6 @@ def _output(name: str, one: Marked, rows: tuple[Any, ...]) -> KernelOutput:
 def _check_names(
     function: KernelFunction, inputs: Sequence[KernelInput], outputs: Sequence[str]
 ) -> None:
-    """Names differ from each other and from the keywords of a call."""
     names = {argument.name for argument in inputs}
     for argument in inputs:
         if argument.name in CALL_KEYWORDS:

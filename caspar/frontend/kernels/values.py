@@ -84,14 +84,11 @@ class MisfitError(Exception):
 
 
 def storage_of(declared: Any, value: Any) -> list[Any]:
-    """The storage of a value, as SymEngine expressions.
+    """The storage of a value, as SymEngine expressions, or a `MisfitError`.
 
-    Of a scalar type that is one expression or number. Of a vector it may be a list or tuple of
-    its scalars, of other types only the type itself, what it derives from in SymForce, or what
-    derives from it.
-
-    Raises:
-        MisfitError: It is not.
+    Of a scalar type that is one expression or number. Of a vector it may be a list or tuple of its
+    scalars, of other types only the type itself, what it derives from in SymForce, or what derives
+    from it.
     """
     entries = _entries(declared, value)
     dim = StorageOps.storage_dim(declared)
@@ -114,11 +111,7 @@ def storage_of(declared: Any, value: Any) -> list[Any]:
 
 
 def value_of(declared: Any, value: Any) -> Any:
-    """A value as one of a declared type: a list or tuple of scalars becomes a vector.
-
-    Raises:
-        MisfitError: It is not.
-    """
+    """A value as one of a declared type: a list or tuple of scalars becomes a vector."""
     scalars = storage_of(declared, value)
     is_list = isinstance(value, list | tuple)
     return StorageOps.from_storage(declared, scalars) if is_list else value

@@ -32,16 +32,10 @@ _MAX_TAME_EXPONENT = 4.0
 
 
 def gradient(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> list[int]:
-    """d output / d input for each input.
+    """d output / d input for each input; the literal 0 where the output does not depend on it.
 
-    Args:
-        builder: Holds the expressions and receives the derivatives.
-        output: A value.
-        inputs: Values to derive by: read from memory, or brought back by an exchange. What else
-            an exchange brings back counts as constant, whatever it was made of.
-
-    Returns:
-        One value for each input; the literal 0 where the output does not depend on it.
+    Inputs are read from memory, or brought back by an exchange. What else an exchange brings back
+    counts as constant, whatever it was made of.
     """
     return _gradient(builder, output, inputs, {})
 
@@ -95,10 +89,7 @@ def _through_selection(
     """
     condition, *branches = _branches(builder, call, active)
     zero = builder.const(0.0)
-    shares = [
-        builder.select(condition, adjoint, zero),
-        builder.select(condition, zero, adjoint),
-    ]
+    shares = [builder.select(condition, adjoint, zero), builder.select(condition, zero, adjoint)]
     slopes = []
     for branch, share in zip(branches, shares, strict=True):
         if _has_finite_slopes(builder, branch, call.op):
@@ -155,7 +146,6 @@ def _is_tame(builder: GraphBuilder, call: Call) -> bool:
 
 
 def _active_values(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> set[int]:
-    """Values on a differentiable path from an input to the output."""
     reachable, pending = {output}, [output]
     while pending:
         call = builder.producer_of(pending.pop())
@@ -228,7 +218,6 @@ def _pow_by_exponent(builder: GraphBuilder, call: Call, adjoint: int) -> int:
 
 
 def _chain(derivative: Callable[[GraphBuilder, Call], int]) -> Partial:
-    """A function of one operand with the given derivative."""
 
     def partial(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
         return builder.prod([adjoint, derivative(builder, call)])
@@ -237,7 +226,6 @@ def _chain(derivative: Callable[[GraphBuilder, Call], int]) -> Partial:
 
 
 def _over(denominator: Callable[[GraphBuilder, Call], int]) -> Partial:
-    """A function of one operand whose derivative is 1 / denominator."""
 
     def partial(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
         return builder.div(adjoint, denominator(builder, call))

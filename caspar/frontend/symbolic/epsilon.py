@@ -65,10 +65,8 @@ def with_symbolic_epsilon(
 ) -> _Result:
     """Call a function; while it runs, SymForce's epsilon is `SYMBOL` on this thread.
 
-    Modules that are imported meanwhile get the usual epsilon.
-
-    Raises:
-        SymForceGrewError: It imported functions that took the usual epsilon: call it again.
+    Modules that are imported meanwhile get the usual epsilon; a `SymForceGrewError` says that
+    functions were bound to it: call again.
     """
     prepare_symforce()
     before = _hint.may_trace
@@ -101,7 +99,6 @@ def _is_tracing() -> bool:
 
 
 def _chosen(epsilon: Any, default: Any) -> Any:
-    """The epsilon of a call."""
     return SYMBOL if epsilon is default and _is_tracing() else epsilon
 
 
@@ -109,12 +106,9 @@ def _chosen(epsilon: Any, default: Any) -> Any:
 
 
 def prepare_symforce() -> bool:
-    """Give the functions of all modules of SymForce that are loaded their new code.
+    """Give all functions of SymForce that are loaded their new code; whether any had the old one.
 
     It may be interrupted anywhere, and called by several threads at a time.
-
-    Returns:
-        Whether there were any that did not have it.
     """
     found = False
     # `copy` cannot be interrupted. A list of the items can: it makes a tuple for each, a garbage
@@ -131,7 +125,6 @@ def prepare_symforce() -> bool:
 
 
 def _functions(module: ModuleType) -> list[FunctionType]:
-    """The functions and methods that a module holds."""
     members: list[Any] = []
     for thing in list(vars(module).values()):
         members += list(vars(thing).values()) if inspect.isclass(thing) else (thing,)
@@ -172,10 +165,8 @@ def _prepare(function: FunctionType) -> bool:
 def _new_code(function: FunctionType, result: str, default: Any = None) -> CodeType:
     """Code that looks from outside like a function's, and calls the function as it is now.
 
-    Args:
-        function: Whose code it is to become.
-        result: What it returns, as text: `_call` is the old function, `_chosen` the choice.
-        default: What `_default` is.
+    `result` is what it returns, as text: `_call` is the old function, `_chosen` the choice,
+    `_default` is `default`.
     """
     code = function.__code__
     old = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)

@@ -15,10 +15,7 @@ from caspar.frontend.symbolic.lines import Lines
 def expression_key(expressions: Sequence[Any], lines: Lines | None = None) -> str:
     """One entry for each sub-expression, children first: what, of which, from where.
 
-    Args:
-        expressions: SymEngine expressions.
-        lines: Where sub-expressions come from, if that is known and matters; only their origins
-            are in the key.
+    Of `lines`, if they are given, only the origins are in the key.
     """
     line_of = {} if lines is None else lines.of
     numbers: dict[Any, int] = {}
@@ -45,7 +42,6 @@ def expression_key(expressions: Sequence[Any], lines: Lines | None = None) -> st
 
 
 def _described(expression: Any) -> str:
-    """An expression without its children."""
     kind = type(expression).__name__
     if isinstance(expression, RealDouble):
         return f"{kind} {float(expression)!r}"

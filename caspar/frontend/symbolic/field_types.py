@@ -1,16 +1,22 @@
 """The types of a dataclass's fields, in the order in which SymForce stores them.
 
 Also the parts of a tangent that have one unit: directions of a vector, axes of a rotation.
+
+And the scalars of a storage type that form a unit vector; and symbols of values: no two scalars
+have one symbol, whatever types and arguments are called.
 """
 
 import dataclasses
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
 import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
+
+from caspar.frontend.symbolic.epsilon import SYMBOL
 
 
 def field_names(declared: Any) -> list[str]:
@@ -139,3 +145,60 @@ def tangent_parts(declared: Any) -> tuple[range, ...]:
         found += [range(first + part.start, first + part.stop) for part in tangent_parts(kind)]
         first += LieGroupOps.tangent_dim(kind)
     return tuple(found)
+
+
+DIRECTION = "direction"
+"""Meaning of a `Unit3`."""
+
+_UNIT_SCALARS = (
+    (sf.Rot3, 4, "quaternion"),
+    (sf.Pose3, 4, "quaternion"),
+    (sf.Rot2, 2, "cosine and sine"),
+    (sf.Pose2, 2, "cosine and sine"),
+    (sf.Unit3, 3, DIRECTION),
+)
+"""Types whose first scalars have unit length, how many, and what they are."""
+
+
+@dataclass(frozen=True)
+class UnitRange:
+    """Scalars `start` to `stop - 1` of an object have unit length."""
+
+    start: int
+    stop: int
+    meaning: str
+
+
+def unit_ranges(declared: Any) -> tuple[UnitRange, ...]:
+    """The unit-length parts of a storage type, in order; of a dataclass, those of its fields."""
+    if not inspect.isclass(declared):
+        return ()
+    for base, size, meaning in _UNIT_SCALARS:
+        if issubclass(declared, base):
+            return (UnitRange(0, size, meaning),)
+    found: list[UnitRange] = []
+    first = 0
+    for kind in field_types(declared):
+        found += [
+            UnitRange(first + part.start, first + part.stop, part.meaning)
+            for part in unit_ranges(kind)
+        ]
+        first += StorageOps.storage_dim(kind)
+    return tuple(found)
+
+
+def with_own_symbols(symbolic: Any, name: str, taken: set[str]) -> Any:
+    """A value whose symbols nothing else has; `taken` grows by their names.
+
+    SymForce makes their names of that of the value, with parts behind an underscore: `q_x` of a
+    rotation `q` may be another argument, and `q_x` beside `q` another field of a dataclass. Names
+    stay where they are unique, since the order of an expression's terms depends on them. Else they
+    are the name, a dot and a number, which is never the name of a field.
+    """
+    taken.add(str(SYMBOL))
+    symbols = list(map(str, StorageOps.to_storage(symbolic)))
+    if len({*symbols}) < len(symbols) or not taken.isdisjoint(symbols):
+        symbols = [f"{name}.{number}" for number in range(len(symbols))]
+        symbolic = StorageOps.from_storage(symbolic, list(map(sf.Symbol, symbols)))
+    taken.update(symbols)
+    return symbolic

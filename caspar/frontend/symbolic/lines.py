@@ -60,14 +60,9 @@ Trace = Callable[[FrameType, str, Any], Any]
 
 @dataclass(frozen=True)
 class Line:
-    """A statement of the user's code.
+    """A statement of the user's code, in one line, cut at `MAX_TEXT`, and the names in it.
 
-    Attributes:
-        function: Name of the function it stands in.
-        file: Where that is.
-        number: Its line in the file.
-        text: The statement in one line, cut at `MAX_TEXT`; empty where there is no source.
-        names: Names that stand in the statement.
+    The text is empty where there is no source.
     """
 
     function: str
@@ -84,13 +79,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines that sub-expressions come from.
-
-    Attributes:
-        of: Line of each sub-expression.
-        file: Where the residual function is.
-        errors: Errors that expressions may have caused in the user's code, also if it caught them.
-    """
+    """The line of each sub-expression, and errors they may have caused, even if caught."""
 
     of: Mapping[Any, Line] = field(default_factory=dict)
     file: str = ""
@@ -105,10 +94,9 @@ class Lines:
 
 
 def run_with_lines(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Lines]:
-    """Call a function and record the lines of the expressions it makes.
+    """Call a function; its result, and the lines of the expressions it makes.
 
-    Returns:
-        What it returned, and the lines: none where another trace function is active.
+    There are none where another trace function is active.
     """
     file = function.__code__.co_filename
     active = sys.gettrace()
@@ -146,12 +134,7 @@ def line_at(frame: FrameType, number: int, function: str) -> Line:
 
 
 class _Recorder:
-    """The lines and errors found so far in a run.
-
-    Attributes:
-        lines: Line of each sub-expression.
-        errors: Errors that expressions may have caused, each once for every frame it passed.
-    """
+    """Lines and errors found so far in a run, each error once for every frame that it passed."""
 
     def __init__(self, own_file: str) -> None:
         self.lines: dict[Any, Line] = {}
@@ -213,7 +196,6 @@ class _Recorder:
                 self.errors.append(error)
 
     def line(self, frame: FrameType) -> Line:
-        """The statement a frame is at."""
         number: int | None = frame.f_lineno  # None in code that belongs to no line
         if number is None:
             number = frame.f_code.co_firstlineno
@@ -225,7 +207,6 @@ class _Recorder:
         return known
 
     def _function_name(self, frame: FrameType) -> str:
-        """Name of the function; comprehensions and lambdas count to the one they stand in."""
         named: FrameType | None = frame
         while named is not None and named.f_code.co_name.startswith("<"):
             named = self._nearest_of_user(named.f_back)
@@ -278,7 +259,6 @@ class _FrameRecorder:
         return self.on_event
 
     def _look_at_locals(self, frame: FrameType, line: Line) -> None:
-        """Attribute what the line that has just run made."""
         seen = self._seen
         binds = False
         for name, value in frame.f_locals.items():
@@ -360,11 +340,9 @@ _DEPTH = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 def statement(lines: Sequence[str], number: int) -> str:
-    """The statement that starts at a line, or its head, joined to one line without comments.
+    """The statement that starts at a line, from 1, or its head, in one line without comments.
 
-    Args:
-        lines: Lines of the file; none where there is no source.
-        number: The line, from 1; in the middle of a statement, the rest of it is taken.
+    In the middle of a statement, the rest of it is taken.
     """
     text = ""
     depth = 0

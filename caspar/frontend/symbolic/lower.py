@@ -49,17 +49,14 @@ def _call(op: Op, fold: Callable[..., float]) -> Rule:
 
 
 def _function(function: Callable[[GraphBuilder, int], int]) -> Rule:
-    """A function of the first argument."""
     return lambda builder, _, operands: function(builder, operands[0])
 
 
 def _of_inverse(op: Op) -> Rule:
-    """op(1 / x)."""
     return _function(lambda builder, x: builder.unary(op, _inverse(builder, x)))
 
 
 def _inverse_of(op: Op) -> Rule:
-    """1 / op(x)."""
     return _function(lambda builder, x: _inverse(builder, builder.unary(op, x)))
 
 
@@ -308,10 +305,8 @@ NOT_NUMBERS = {
 class Lowering:
     """Lowers expressions into one builder; equal subexpressions are lowered once.
 
-    Args:
-        symbols: Value of each symbol, by name.
-        lines: Where sub-expressions come from: the origin of their calls. One that has no line
-            takes that of the expression it is in, and else the builder's origin as it was.
+    `lines` say the origin of calls: a sub-expression that has no line takes that of the expression
+    it is in, and else the builder's origin as it was.
     """
 
     def __init__(
@@ -331,9 +326,8 @@ class Lowering:
     def lower(self, expression: Any) -> int:
         """The value of an expression.
 
-        Raises:
-            UnsupportedFunctionError: Names the function, the sub-expression, the factor and the
-                line of its function.
+        An `UnsupportedFunctionError` names the function, the sub-expression, the factor and the
+        line.
         """
         if isinstance(expression, int | float):
             return self._builder.const(float(expression))

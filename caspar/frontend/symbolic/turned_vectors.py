@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from caspar.frontend.symbolic.derive import gradient
 from caspar.frontend.symbolic.epsilon import SYMBOL, value
+from caspar.frontend.symbolic.field_types import UnitRange
 from caspar.frontend.symbolic.lower import Lowering
-from caspar.frontend.symbolic.unit_ranges import UnitRange
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
@@ -51,12 +51,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Triple:
-    """Three scalars of an argument.
-
-    Attributes:
-        argument: Its name.
-        start: The first of the scalars.
-    """
+    """Three scalars of an argument, from `start` on."""
 
     argument: str
     start: int
@@ -191,15 +186,13 @@ def _crossed(arm: Array, vectors: Array) -> Array:
 
 
 def _length(vectors: Array) -> Array:
-    """(..., points) of (..., components, points)."""
     return np.asarray(np.linalg.norm(vectors, axis=-2))
 
 
 class _Slopes:
     """Derivatives of a residual's polynomials at random points.
 
-    Attributes:
-        matrices: By node and first scalar of a quaternion: its (3, 3, points) rotation matrix.
+    `matrices` has the (3, 3, points) rotation matrix of each quaternion, by node and first scalar.
     """
 
     def __init__(
@@ -256,31 +249,24 @@ class _Slopes:
         return _length(self._by_storage[:, first : first + QUATERNION])
 
     def by_rotation(self, node: str, start: int, column: int) -> Array:
-        """(polynomials, 3, points) derivatives by a rotation."""
         first = self._number[node, start]
         slopes = self._by_storage[:, first : first + QUATERNION]
         chart = self._charts[node][start : start + QUATERNION, column : column + 3]
         return np.asarray(np.einsum("fsp,scp->fcp", slopes, chart))
 
     def by_vector(self, vector: Triple) -> Array:
-        """(polynomials, 3, points)."""
         first = self._number[vector.places[0]]
         return self._by_storage[:, first : first + 3]
 
     def at(self, triple: Triple) -> Array:
-        """(3, points) values."""
         return self._points[triple.argument].T[triple.start : triple.start + 3]
 
 
 class _LiteralsRead(GraphBuilder):
-    """While a residual is lowered, its literals are read, equal ones from one place.
+    """While a residual is lowered, its literals are read, equal magnitudes from one place.
 
     But for small whole numbers: the 2 in the entries of R counts. What holds for any numbers there
     holds for the literals.
-
-    Attributes:
-        is_lowering: Literals are read.
-        places: By the magnitude of a literal: where it is read.
     """
 
     def __init__(self) -> None:
@@ -289,7 +275,6 @@ class _LiteralsRead(GraphBuilder):
         self.places: dict[str, int] = {}
 
     def const(self, number: float) -> int:
-        """A literal."""
         is_count = float(number).is_integer() and abs(number) <= MAX_COUNT
         if is_count or not self.is_lowering:
             return super().const(number)

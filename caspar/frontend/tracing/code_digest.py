@@ -30,13 +30,11 @@ MAX_LITERAL = 1e6
 
 @dataclass
 class UserCode:
-    """Code that a function runs.
+    """Code that a function runs: texts that determine it, and what else stands in it.
 
-    Attributes:
-        parts: Texts that determine it.
-        literals: Numbers that stand in it, each once, in the order of their places.
-        names: Global names, attributes and types that it uses.
-        tuples: Several numbers that stand in it as a tuple, which may be a key of a dictionary.
+    `literals` are numbers, each once, in the order of their places; `names` global names,
+    attributes and types; `tuples` numbers that stand as a tuple, which may be a key of a
+    dictionary.
     """
 
     parts: list[str] = field(default_factory=list)
@@ -86,7 +84,6 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
 
 
 def _attributes(code: UserCode, thing: Any) -> Iterator[Any]:
-    """Yield the attributes of factors and kernels that code uses."""
     held = getattr(thing, "__dict__", {})
     names = {"__wrapped__", "function", *code.names}
     yield from (held[name] for name in sorted(names.intersection(held)))

@@ -53,11 +53,7 @@ class _Asker(Enum):
 
 
 class Askers:
-    """The askers of one run of the user's function.
-
-    Args:
-        own_file: Where the function is: the user's, wherever that is.
-    """
+    """The askers of one run of the user's function, which is in `own_file`."""
 
     def __init__(self, own_file: str) -> None:
         self._own_file = own_file
@@ -122,18 +118,12 @@ _COMPARED = (*_EXPRESSIONS, Number, np.ndarray)
 
 
 class Watch:
-    """One run of the user's function.
+    """One run of the user's function, which is in `own_file`.
 
-    Args:
-        own_file: Where the function is: the user's, wherever that is.
-        arguments: Names of the arguments' symbols.
-        number: What an expression of them is at the point at which decisions are answered; None:
-            they are refused.
-
-    Attributes:
-        refused: The first error of a condition or conversion, also if the user's code caught it.
-        hashed: Expressions that were hashed at a point, each with the place in the user's code: one
-            after the other they are a key, or several.
+    `number` is what an expression of the arguments is at the point at which decisions are answered;
+    None: they are refused. `refused` is the first error of a condition or conversion, also if the
+    user's code caught it. `hashed` are expressions that were hashed at a point, each with the place
+    in the user's code: one after the other they are a key, or several.
     """
 
     def __init__(
@@ -200,11 +190,7 @@ class Watch:
     ) -> Any:
         """The answer to `int(value)` and other conversions to numbers.
 
-        Args:
-            value: An expression.
-            frame: Who asks.
-            theirs: The library's answer, which for a symbol is an error.
-            from_number: The answer for a number.
+        `theirs` is the library's, which for a symbol is an error.
         """
         if self._user(frame) is None or not self._depends(value):
             return theirs()

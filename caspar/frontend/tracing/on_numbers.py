@@ -13,37 +13,157 @@ would have to be replaced, and could probably not be restored.
 
 Input: a function and its expressions. Output: at how many points it ran. Some 10 ms, once for each
 function: `caspar.tracing` keeps the verdict in the cache.
+
+Decisions hide in special values: zeros, ones, whole numbers, numbers that are equal, numbers that
+stand in the function. Rotations and directions have unit length, the identity among them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import cycle, groupby, islice, product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from symforce.ops import StorageOps
 
 from caspar.errors import CasparError, UnsupportedFunctionError
 from caspar.frontend.markers import Pair
 from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, value, with_symbolic_epsilon
 from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.field_types import UnitRange
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.frontend.tracing.advice import CONDITIONS
 from caspar.frontend.tracing.code_digest import UserCode
 from caspar.frontend.tracing.conditions import Watch
-from caspar.frontend.tracing.points import (
-    MAX_LITERALS,
-    Array,
-    PointArgument,
-    drawn_points,
-    points_with,
-    values_of_keys,
-)
 from caspar.frontend.tracing.replaced_members import installed
 from caspar.frontend.tracing.signature import UserFunction, bound, copied_value
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
+
+Array = NDArray[np.float64]
+
+MAX_LITERALS = 4
+"""Numbers of the function that become points."""
+
+MAX_KEYS = 16
+"""Points at which keys are numbers of the function."""
+
+
+@dataclass(frozen=True)
+class PointArgument:
+    """An argument of the user's function: a value of symbols, of a pair two, and its sizes."""
+
+    name: str
+    templates: tuple[Any, ...]
+    storage_dim: int
+    unit_ranges: tuple[UnitRange, ...]
+
+    @property
+    def num_scalars(self) -> int:
+        """Scalars of all templates."""
+        return self.storage_dim * len(self.templates)
+
+
+def drawn_points(arguments: Sequence[PointArgument], literals: Sequence[float]) -> Array:
+    """(points, scalars) of all arguments one after the other; the first point is a common one."""
+    dim = sum(argument.num_scalars for argument in arguments)
+    rng = np.random.default_rng(0)
+    rows = [
+        rng.uniform(0.2, 1.0, dim),
+        np.zeros(dim),
+        np.ones(dim),
+        np.arange(1.0, dim + 1),
+        np.full(dim, 0.75),
+        rng.normal(size=dim),
+        *rng.choice((0.3, 0.5, 0.8), (3, dim)),  # some are equal
+        *rng.choice((0.0, 1.0, 2.0, *literals[:MAX_LITERALS]), (4, dim)),
+        np.full(dim, -1.0),
+        1e-3 * rng.normal(size=dim),
+        10.0 * rng.normal(size=dim),
+    ]
+    for special in (0.0, 1.0, 1.0, *literals[:MAX_LITERALS]):
+        # each scalar has the value at one of two points, and half of the others have not
+        is_special = rng.permuted(np.arange(dim) % 2 == 0)
+        others = rng.uniform(0.2, 1.0, dim)
+        rows += [np.where(is_special, special, others), np.where(is_special, others, special)]
+    points = np.array(rows)
+    _make_units(points, arguments)
+    return points
+
+
+def values_of_keys(
+    keys: Sequence[tuple[Any, ...]],
+    specials: Sequence[tuple[float, ...]],
+    number: Callable[[Any, Mapping[str, float]], float],
+) -> list[dict[str, float]]:
+    """Numbers of symbols with which keys of dictionaries are special values.
+
+    `keys` are expressions that were hashed one after the other, in which several keys may follow;
+    `specials` are the numbers of the function, alone or as a tuple; `number` is what an expression
+    is if some of its symbols have other numbers than usual.
+    """
+    found: list[dict[str, float]] = []
+    fitting = ((k, s) for s, k in product(specials, keys) if len(k) % len(s) == 0)
+    for key, special in islice(fitting, MAX_KEYS):
+        values: dict[str, float] = {}
+        for expression, target in zip(key, cycle(special), strict=False):
+            values |= _solution(expression, target, values, number)
+        if values:
+            found.append(values)
+    return found
+
+
+def _solution(
+    expression: Any,
+    target: float,
+    known: Mapping[str, float],
+    number: Callable[[Any, Mapping[str, float]], float],
+) -> dict[str, float]:
+    """A symbol and its number with which an expression is a number, if they are easily found."""
+    for name in sorted(map(str, expression.free_symbols)):
+        if name in known:
+            continue
+        zero, one = (number(expression, {**known, name: x}) for x in (0.0, 1.0))
+        with np.errstate(all="ignore"):
+            linear = float(np.divide(target - zero, one - zero))
+        for x in (target, linear):  # such as of the symbol itself, of floor(x) and 2 x + 1
+            if np.isfinite(x) and number(expression, {**known, name: x}) == target:
+                return {name: x}
+    return {}
+
+
+def points_with(
+    values: Sequence[Mapping[str, float]],
+    point: Array,
+    names: Sequence[str],
+    arguments: Sequence[PointArgument],
+) -> Array:
+    """(values, scalars) a point with other numbers for some of its scalars."""
+    points = np.array(
+        [[one.get(name, x) for name, x in zip(names, point, strict=True)] for one in values]
+    ).reshape(-1, len(names))
+    _make_units(points, arguments)
+    return points
+
+
+def _make_units(points: Array, arguments: Sequence[PointArgument]) -> None:
+    start = 0
+    for argument in arguments:
+        for _ in argument.templates:
+            for unit in argument.unit_ranges:
+                _make_unit(points[:, start + unit.start : start + unit.stop])
+            start += argument.storage_dim
+
+
+def _make_unit(part: Array) -> None:
+    """Divide rows by their length; rows of zeros become the identity."""
+    size = part.shape[1]
+    identity = np.eye(size)[0 if size == 2 else size - 1]  # cosine first, quaternions' w last
+    part[~np.any(part, axis=1)] = identity
+    part /= np.linalg.norm(part, axis=1, keepdims=True)
+
 
 MAX_WORK = 6_000
 """Sub-expressions times points: large functions run at fewer points, but `MIN_POINTS`."""
@@ -67,15 +187,10 @@ _Rows = Sequence[Any]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A function, its expressions, and how to run it.
+    """A function, its expressions `rows`, and how to run it.
 
-    Attributes:
-        user: The function.
-        arguments: Its arguments.
-        row_names: What each row is, for errors.
-        rows: The expressions.
-        rows_of: The rows of a result; raises the function's kind of error if it is not what is
-            declared.
+    `rows_of` are the rows of a result; it raises the function's kind of error if it is not what is
+    declared.
     """
 
     user: UserFunction
@@ -88,12 +203,8 @@ class Comparison:
 def compare_with_numbers(comparison: Comparison, code: UserCode) -> int:
     """Compare the expressions with the function; return at how many points it ran.
 
-    Args:
-        comparison: The function.
-        code: The function's code, of which the numbers are tried as arguments.
-
-    Raises:
-        FactorError or KernelError: They differ; names the row, both numbers and the arguments.
+    The numbers of the function's code are tried as arguments. The error names the row, both numbers
+    and the arguments.
     """
     num_points = max(MAX_WORK // _num_sub_expressions(comparison.rows), MIN_POINTS)
     points = drawn_points(comparison.arguments, code.literals)[:num_points]
@@ -122,8 +233,6 @@ def _num_sub_expressions(rows: Sequence[Any]) -> int:
 
 
 class _OnNumbers:
-    """The function at points."""
-
     def __init__(self, comparison: Comparison, points: Array) -> None:
         self._comparison = comparison
         self._user = comparison.user
@@ -141,9 +250,6 @@ class _OnNumbers:
         """Points with the rows that the function returns, and what it returns at the first again.
 
         Points at which it does not run are left out; None: it runs at none.
-
-        Raises:
-            FactorError or KernelError: It returned something else than when it was traced.
         """
         with installed():  # once for all runs
             runs = self._runs(self._points)
@@ -196,11 +302,7 @@ class _OnNumbers:
         return rows
 
     def check(self, point: Array, rows: _Rows) -> None:
-        """Compare what was traced with what the function returned at a point.
-
-        Raises:
-            FactorError or KernelError: They differ.
-        """
+        """Compare what was traced with what the function returned at a point."""
         # not ==, whose time is exponential where expressions share parts
         if expression_key(rows) == self._key:
             return
@@ -218,11 +320,7 @@ class _OnNumbers:
             )
 
     def check_is_finite(self, point: Array) -> None:
-        """Look for divisions by zero, which are no errors on symbols.
-
-        Raises:
-            FactorError or KernelError: What was traced is not finite at a point.
-        """
+        """Look for divisions by zero, which are no errors on symbols."""
         numbers = dict(zip(self._names, point.tolist(), strict=True))
         found = np.isfinite(_evaluated(self._comparison.rows, numbers))
         if not found.all():
@@ -234,11 +332,7 @@ class _OnNumbers:
             )
 
     def check_same(self, point: Array, rows: _Rows, again: _Rows) -> None:
-        """Compare two runs at a point.
-
-        Raises:
-            FactorError or KernelError: The function is not deterministic.
-        """
+        """Compare two runs at a point: the function must be deterministic."""
         if expression_key(rows) == expression_key(again):
             return
         if self._first_difference(point, rows, again, SAME_RUN) is not None:
@@ -275,7 +369,6 @@ class _OnNumbers:
         return one, other
 
     def _values(self) -> dict[str, Any]:
-        """Arguments for one run, which may write into them."""
         values: dict[str, Any] = {}
         for argument in self._comparison.arguments:
             templates = argument.templates
@@ -288,7 +381,6 @@ class _OnNumbers:
         return self._user.error(f"{self._user.title} ({self._user.location}): {text}")
 
     def _text(self, point: Array) -> str:
-        """The arguments at a point."""
         texts = []
         start = 0
         for argument in self._comparison.arguments:

@@ -74,12 +74,7 @@ _REFUSED = ("IMPORT_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 
 @dataclass(frozen=True)
 class Reading:
-    """Everything that a function may read.
-
-    Attributes:
-        texts: Numbers, texts and the structure of what holds them.
-        things: Objects compared by identity, such as code and functions of libraries.
-    """
+    """Numbers and texts that a function may read, and objects compared by identity, as code."""
 
     texts: tuple[str, ...]
     things: tuple[object, ...]
@@ -109,14 +104,10 @@ class _UnknownError(Exception):
 
 @dataclass
 class _Walk:
-    """The objects found so far.
+    """The objects found so far: texts and things as in `Reading`, numbered by their ids.
 
-    Attributes:
-        texts, things: As in `Reading`.
-        seen: Number of each thing, by its id.
-        held: The same things, so that no other has their id.
-        modules: Modules whose attributes may be read.
-        attributes: Names of attributes that are read, in the order in which they were found.
+    `held` keeps them, so that no other has their id; `attributes` are names that are read of
+    `modules`, in the order in which they were found.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -127,7 +118,6 @@ class _Walk:
     attributes: dict[str, bool] = field(default_factory=dict)
 
     def follow(self, *things: Any) -> None:
-        """Enter things and all that they lead to."""
         pending = list(things)
         looked_up: set[tuple[int, str]] = set()
         while len(pending) > 0:
@@ -318,7 +308,6 @@ def _is_constant_function(thing: Any) -> bool:
 
 
 def _is_allowed(module: str, name: str) -> bool:
-    """Return whether a function of a library depends on its arguments alone."""
     root = module.partition(".")[0]
     if root in ("builtins", "numpy"):
         return name in (_BUILTINS if root == "builtins" else _NUMPY)

@@ -150,7 +150,6 @@ def _no_index(value: Any) -> NoReturn:
 
 
 def _whole(number: float) -> int:
-    """A number as an index."""
     if not number.is_integer():
         _no_index(number)
     return int(number)
@@ -173,11 +172,7 @@ _NUM_WORDS = 40
 
 
 class Members:
-    """Members of types, to be installed.
-
-    Args:
-        ours: By type and name.
-    """
+    """Members of types, to be installed, by type and name."""
 
     def __init__(self, ours: Mapping[tuple[type, str], Any]) -> None:
         self._ours = ours
@@ -209,7 +204,6 @@ class Members:
                     self._set(self._theirs)
 
     def _set(self, members: Mapping[tuple[type, str], Any]) -> None:
-        """Set members; None: delete one."""
         for (kind, name), member in members.items():
             flags = self._flags.get(kind)
             if flags is not None:

@@ -21,10 +21,9 @@ from caspar.errors import CasparError, SizeError, UnsupportedFunctionError
 from caspar.frontend.markers import Pair
 from caspar.frontend.names import identifier_refusal, name_refusal
 from caspar.frontend.symbolic.epsilon import SymForceGrewError, with_symbolic_epsilon
-from caspar.frontend.symbolic.field_types import field_names
+from caspar.frontend.symbolic.field_types import field_names, with_own_symbols
 from caspar.frontend.symbolic.lines import Lines, is_user_code, line_at, run_with_lines
 from caspar.frontend.symbolic.lower import NOT_NUMBERS
-from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.tracing.advice import ConditionError, advice_on_symbols
 from caspar.frontend.tracing.conditions import Watch
 from caspar.frontend.tracing.replaced_members import installed
@@ -137,8 +136,7 @@ class UserFunction:
 def argument_annotations(user: UserFunction) -> dict[str, Any]:
     """The annotation of each argument, evaluated where it was postponed.
 
-    Raises:
-        SizeError: There are more than `MAX_ARGUMENTS`.
+    Raises a `SizeError` if there are more than `MAX_ARGUMENTS`.
     """
     written = _written(user)
     annotations = {}
@@ -167,13 +165,7 @@ def argument_annotations(user: UserFunction) -> dict[str, Any]:
 
 
 def check_name(user: UserFunction, what: str, name: object) -> None:
-    """Raise if something cannot have its name.
-
-    Args:
-        user: The function.
-        what: What has the name, such as "argument 'x'".
-        name: The name.
-    """
+    """Raise if something, such as "argument 'x'", cannot have its name."""
     refusal = name_refusal(name)
     if refusal != "":
         raise user.error(f"{user.title}, {what} ({user.location}): {refusal}")
@@ -240,14 +232,9 @@ def marker_name(marker: Any) -> str:
 def symbolic_value(
     user: UserFunction, declared: Any, name: str, role: Role, source: str
 ) -> tuple[Any, int]:
-    """A value of a type, made of symbols, and how many they are.
+    """A value of a type, made of symbols that begin with `name`, and how many they are.
 
-    Args:
-        user: The function.
-        declared: The type.
-        name: What the names of the symbols begin with.
-        role: What it is for.
-        source: For which one, as the user named it.
+    `role` and `source` say for errors what it is for.
     """
     where = f"{user.title}, {role.value} {source}"
     if isinstance(declared, sf.Storage):
@@ -273,14 +260,9 @@ def symbolic_value(
 def argument_value(
     user: UserFunction, declared: Any, source: str, taken: set[str], half: str = ""
 ) -> Any:
-    """Return the value of symbols that the function is called with for an argument.
+    """Return the value of symbols that the function is called with for an argument, or a `half`.
 
-    Args:
-        user: The function.
-        declared: The type, of a pair that of a half.
-        source: The argument.
-        taken: Names of symbols of other arguments; those of this one are added.
-        half: Which half of a pair; empty: the argument is none.
+    `taken` are names of other arguments' symbols; those of this one are added.
     """
     name, own = (source, source) if half == "" else (f"{source}_{half}", f"{source}.{half}")
     symbolic, _ = symbolic_value(user, declared, name, Role.ARGUMENT, source)
@@ -304,15 +286,10 @@ def matrix_shape(value: Any) -> tuple[int, ...]:
 
 
 def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, Lines]:
-    """Call the function; an error in it names the function and the user's line.
+    """Call the function, which may write into the values; return its result and the lines.
 
-    The function may write into the values.
-
-    Returns:
-        What it returned, and where sub-expressions come from.
-
-    Raises:
-        SymForceGrewError: To be called once more, with new values.
+    An error names the function and the user's line; after a `SymForceGrewError` call again, with
+    new values.
     """
     call = bound(user, values)
     watch = Watch(user.function.__code__.co_filename, _symbol_names(values.values()))

@@ -36,13 +36,7 @@ GAP = 12.0
 
 @dataclass(frozen=True)
 class Placement:
-    """A layout.
-
-    Attributes:
-        centers: Of each node, in the order given.
-        routes: For each edge the points where it passes other layers, from start to end.
-        size: Width and height of the whole, without a margin.
-    """
+    """A layout: the centre of each node, the points where edges pass other layers, and the size."""
 
     centers: tuple[Point, ...]
     routes: tuple[tuple[Point, ...], ...]
@@ -50,14 +44,9 @@ class Placement:
 
 
 def place(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Placement:
-    """Lay a graph without cycles out.
+    """Lay a graph without cycles out, of nodes with some pixels of width; starts lie above ends.
 
-    Args:
-        widths: Pixels of each node; at least one.
-        edges: Start and end of each edge; starts lie above ends.
-
-    Raises:
-        BackendError: igraph is not installed; the message says what to install.
+    Raises a `BackendError` if igraph is not installed.
     """
     igraph = _igraph()
     graph = igraph.Graph(n=len(widths), edges=list(edges), directed=True)
@@ -154,15 +143,9 @@ _PORT_GAP = 16.0
 
 @dataclass(frozen=True)
 class _Node:
-    """One shape.
+    """One shape: a box or rounded, of one or two lines, with arrows to `num_ports`.
 
-    Attributes:
-        lines: Its text, one or two lines.
-        is_call: Whether it is a box.
-        fill: Its colour.
-        title: Shown under the pointer.
-        num_ports: Arrows that end at it.
-        top: Pixels left free above the text, for the numbers of the ports.
+    The title is shown under the pointer; `top` are pixels left free above the text, for numbers.
     """
 
     lines: tuple[str, ...]
@@ -185,11 +168,8 @@ class _Node:
 def draw_graph(graph: Graph, title: str, outputs: Sequence[str] = ()) -> str:
     """A graph as SVG.
 
-    Only what the arguments in `outputs` need is drawn; of none, everything.
-
-    Raises:
-        BackendError: igraph is not installed.
-        OptionError: The graph has more than `MAX_CALLS` calls, or no store to one of `outputs`.
+    Only what the arguments in `outputs` need is drawn; of none, everything. Raises an `OptionError`
+    if the graph has more than `MAX_CALLS` calls, or no store to one of `outputs`.
     """
     return _draw(graph, title, _needed(graph, outputs), None)
 
@@ -229,14 +209,7 @@ def _needed(graph: Graph, outputs: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class _Picture:
-    """The shapes of a graph and what connects them.
-
-    Attributes:
-        nodes: Calls and values.
-        edges: Start and end of each arrow, as indices of nodes.
-        node_of_call: Index of the node of each call that is drawn.
-        node_of_value: The same for values.
-    """
+    """The shapes of a graph, the arrows between them, and the shape of each call and value."""
 
     nodes: list[_Node]
     edges: list[tuple[int, int]]
@@ -302,7 +275,6 @@ def _ports(
 def _write_orders(
     drawing: Drawing, progress: Progress, picture: _Picture, ports: Sequence[Point]
 ) -> None:
-    """Draw the order in which sums and products take operands: numbers, and arrows."""
     port_of = {edge: ports[number] for number, edge in enumerate(picture.edges)}
     for call, own in picture.node_of_call.items():
         taken = progress.contributions(call)
@@ -343,7 +315,6 @@ def access_text(call: Call) -> str:
 
 
 def _operand_texts(graph: Graph, call: Call) -> list[str]:
-    """Literals as numbers, the rest as dots; powers of the factors of a product."""
     texts = []
     for value, count in Counter(call.operands).items():
         data = graph.call_of(value).data
@@ -382,7 +353,6 @@ def _write_node(drawing: Drawing, node: _Node, center: Point) -> None:
 
 
 def _write_head(drawing: Drawing, title: str, progress: Progress | None) -> float:
-    """Title and legend; gives where they end."""
     drawing.text((_MARGIN, _MARGIN), title, anchor="start", bold=True)
     if progress is None:
         entries = [("call", _CALL_PLAIN, True), ("read, store", _MEMORY_COLOR, True)]

@@ -13,13 +13,7 @@ from caspar.ir.text import print_instruction
 
 @dataclass(frozen=True)
 class LiveRange:
-    """One value in its register.
-
-    Attributes:
-        register: Where it is.
-        made: Number of the instruction that writes it.
-        reads: Numbers of the instructions that read it, ascending.
-    """
+    """One value in its register, with the numbers of the instructions that write and read it."""
 
     register: Register
     made: int

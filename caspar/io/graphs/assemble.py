@@ -5,6 +5,7 @@ line.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,18 +14,171 @@ from numpy.typing import NDArray
 from caspar.errors import FileFormatError, OptionError
 from caspar.io.compressed import FilePath, open_for_reading, path_text
 from caspar.io.graphs.chained import chained_poses, motions, seen_points
-from caspar.io.graphs.groups import NO_OFFSET, Group, Indefinite, Reading, group_of, stored
+from caspar.io.graphs.information import covariance_roots, information_roots
 from caspar.io.graphs.lines import (
     GraphRecords,
     Line,
     LineKind,
+    Records,
     Section,
     parse_records,
     read_records,
 )
-from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, SensorEdges, Sightings
+from caspar.io.graphs.pose_graph import (
+    Landmarks,
+    PoseGraph,
+    PoseGraphKind,
+    Priors,
+    SensorEdges,
+    Sightings,
+)
 from caspar.io.rotations import FloatArray
 from caspar.user_warnings import warn_user
+
+# A quaternion written with few digits is of length one to this; one whose numbers are in another
+# order, or no quaternion at all, mostly is not.
+_LENGTH_TOLERANCE = 1e-2
+
+Indefinite = Literal["error", "clip"]
+"""A reader's reaction to information that is not positive semidefinite."""
+
+NO_OFFSET = -1
+"""The id of an offset where a line names none."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Settings for assembling records: names for messages, and what `read_graph` was told."""
+
+    path: str
+    reader: str
+    indefinite: Indefinite
+    has_two_numberings: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The lines of a section, in the order of the file.
+
+    Ids are (n, num_vertices); `offset_ids` (n, num_offsets), at least one column, with `NO_OFFSET`
+    where a line names none; numbers (n, k) in storage order; roots of information (n, dim, dim).
+    """
+
+    section: Section
+    ids: NDArray[np.int64]
+    offset_ids: NDArray[np.int64]
+    numbers: FloatArray
+    roots: FloatArray
+    line_numbers: NDArray[np.int64]
+
+
+def group_of(section: Section, records: GraphRecords, reading: Reading) -> Group:
+    """Gather the records of all kinds of lines that declare the same."""
+    parts = [
+        _part(kind, found, reading)
+        for kind, found in records.by_kind.items()
+        if kind.section is section
+    ]
+    if not parts:
+        return _nothing(section, records.kind)
+    lines = np.concatenate([part.line_numbers for part in parts])
+    order = np.argsort(lines, kind="stable")
+
+    def joined(name: str) -> NDArray[np.generic]:
+        return np.ascontiguousarray(np.concatenate([getattr(part, name) for part in parts])[order])
+
+    names = ("ids", "offset_ids", "numbers", "roots", "line_numbers")
+    return Group(section, *map(joined, names))  # type: ignore[arg-type]
+
+
+_OF_POSES = (Section.POSES, Section.EDGES, Section.SENSOR_EDGES, Section.POSE_PRIORS)
+"""Sections whose numbers are poses."""
+
+
+def _nothing(section: Section, kind: PoseGraphKind) -> Group:
+    is_pose = section in _OF_POSES
+    dim, tangent_dim = (1, 1) if section is Section.BEARINGS else (kind.dim, kind.dim)
+    if is_pose:
+        dim, tangent_dim = kind.storage_dim, kind.tangent_dim
+    ids = np.empty((0, section.num_vertices), np.int64)
+    roots = np.empty((0, tangent_dim, tangent_dim))
+    return Group(section, ids, ids[:, :2], np.empty((0, dim)), roots, np.empty(0, np.int64))
+
+
+def _part(kind: LineKind, records: Records, reading: Reading) -> Group:
+    num_vertices = kind.section.num_vertices
+    count = len(records.ids)
+    numbers = stored(kind, records, reading.path)
+    roots = np.empty((count, 0, 0))
+    if kind.dim > 0:
+        roots = _roots(kind, records, reading)
+    has_offsets = kind.num_offsets > 0 and kind.section is not Section.POSITION_PRIORS
+    offset_ids = records.ids[:, num_vertices:] if has_offsets else np.full((count, 1), NO_OFFSET)
+    return Group(
+        kind.section,
+        records.ids[:, :num_vertices],
+        offset_ids,
+        numbers,
+        roots,
+        records.line_numbers,
+    )
+
+
+def stored(kind: LineKind, records: Records, path: str) -> FloatArray:
+    """Bring numbers as written in the file into storage order."""
+    written = records.values[:, : kind.num_numbers]
+    has_quaternion = kind.num_numbers == PoseGraphKind.SE3.storage_dim
+    if not has_quaternion:
+        return kind.stored(written)
+    quaternion = written[:, 3:]
+    with np.errstate(over="ignore"):  # a length of infinity is refused below
+        length = np.linalg.norm(quaternion, axis=1)
+    is_unit = np.abs(length - 1.0) <= _LENGTH_TOLERANCE
+    if not is_unit.all():
+        row = int(np.argmin(is_unit))
+        raise FileFormatError(
+            f"{path}, line {records.line_numbers[row]}: the quaternion (qx qy qz qw) "
+            f"has length {length[row]:.6g}; it must be 1 to {_LENGTH_TOLERANCE:g}"
+        )
+    return np.concatenate([quaternion / length[:, None], written[:, :3]], axis=1)
+
+
+def _roots(kind: LineKind, records: Records, reading: Reading) -> FloatArray:
+    triangle = records.values[:, kind.num_numbers :]
+    matrices = np.empty((len(triangle), kind.dim, kind.dim))
+    rows, columns = np.triu_indices(kind.dim)
+    matrices[:, rows, columns] = triangle
+    matrices[:, columns, rows] = triangle
+    if kind.is_covariance:
+        roots, faults = covariance_roots(kind.information(matrices))
+        if faults:
+            row, fault = next(iter(faults.items()))
+            raise FileFormatError(
+                f"{reading.path}, line {records.line_numbers[row]}: the covariance {fault}; it "
+                f"must be positive definite{_and_others(faults)}"
+            )
+        return roots
+    roots, faults = information_roots(kind.information(matrices))
+    if len(faults) > 0 and reading.indefinite == "error":
+        row, fault = next(iter(faults.items()))
+        advice = (
+            f"{reading.reader}(..., indefinite='clip') reads the "
+            "file nevertheless: it sets negative eigenvalues of the matrix scaled to unit diagonal "
+            "to 0, and rows and columns whose diagonal entry is not positive too"
+        )
+        other = kind.other_order
+        if other is not None and not information_roots(other.information(matrices))[1]:
+            advice = other.advice
+        raise FileFormatError(
+            f"{reading.path}, line {records.line_numbers[row]}: the information matrix {fault}; "
+            f"it must be positive semidefinite{_and_others(faults)}. {advice}"
+        )
+    return roots
+
+
+def _and_others(faults: Mapping[int, str]) -> str:
+    return "" if len(faults) == 1 else f" ({len(faults) - 1:,} more have such a fault)"
+
 
 UnknownLines = Literal["error", "skip"]
 """A reader's reaction to lines of a kind that it does not know."""
@@ -39,22 +193,10 @@ def read_graph(
     *,
     has_two_numberings: bool = False,
 ) -> PoseGraph:
-    """Read a graph of any format.
+    """Read a graph of any format; raises as `read_g2o`.
 
-    Args:
-        path: the file.
-        tags: the kinds of lines of the format.
-        reader: the function that was called, for messages.
-        indefinite: as for `read_g2o`.
-        unknown: as for `read_g2o`.
-        has_two_numberings: whether a pose and a landmark may have one id.
-
-    Returns:
-        The graph.
-
-    Raises:
-        FileFormatError: see `read_g2o`.
-        OptionError: see `read_g2o`.
+    `tags` are the kinds of lines of the format, `reader` the function that was called, for
+    messages. `has_two_numberings`: a pose and a landmark may have one id.
     """
     _check_choice("indefinite", indefinite, get_args(Indefinite))
     _check_choice("unknown", unknown, get_args(UnknownLines))
@@ -73,11 +215,7 @@ def _check_choice(name: str, given: object, allowed: tuple[str, ...]) -> None:
 
 
 def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
-    """Make the graph.
-
-    Raises:
-        FileFormatError: Ids, quaternions or matrices do not fit together; the message has the line.
-    """
+    """Make the graph; a `FileFormatError` has the line if ids, numbers or matrices do not fit."""
     kind = records.kind
     groups = {section: group_of(section, records, reading) for section in Section}
     poses_from_edges = len(groups[Section.POSES].ids) == 0
@@ -148,26 +286,23 @@ def _declares_vertices(records: GraphRecords, groups: Mapping[Section, Group]) -
 
 
 def _landmark_ids(groups: Mapping[Section, Group]) -> NDArray[np.int64]:
-    """Ids in the order of the vertices, or sorted if there are none."""
     declared = groups[Section.LANDMARKS].ids[:, 0]
     named = [groups[section].ids[:, -1] for section in _OF_LANDMARKS]
     return declared if len(declared) > 0 else np.unique(np.concatenate(named))
 
 
 def _pose_ids(groups: Mapping[Section, Group]) -> NDArray[np.int64]:
-    """Ids in the order of the vertices, or sorted if there are none."""
     declared = groups[Section.POSES].ids[:, 0]
     named = [groups[section].ids.reshape(-1) for section in (Section.EDGES, Section.SENSOR_EDGES)]
-    named += [groups[section].ids[:, 0] for section in _OF_POSES]
+    named += [groups[section].ids[:, 0] for section in _NAMING_POSES]
     return declared if len(declared) > 0 else np.unique(np.concatenate(named))
 
 
 _OF_LANDMARKS = (Section.SIGHTINGS, Section.BEARINGS, Section.LANDMARK_PRIORS)
-_OF_POSES = (Section.SIGHTINGS, Section.BEARINGS, Section.POSE_PRIORS, Section.POSITION_PRIORS)
+_NAMING_POSES = (Section.SIGHTINGS, Section.BEARINGS, Section.POSE_PRIORS, Section.POSITION_PRIORS)
 
 
 def _rows(ids: NDArray[np.int64], vertices: Group, reading: Reading) -> dict[int, int]:
-    """Map ids to rows, refusing an id that is declared twice."""
     rows: dict[int, int] = {}
     for row, name in enumerate(ids.tolist()):
         first = rows.setdefault(name, row)
@@ -185,7 +320,6 @@ def _check_one_numbering(
     groups: Mapping[Section, Group],
     reading: Reading,
 ) -> None:
-    """Refuse an id that is both a pose and a landmark."""
     both = sorted(poses.keys() & landmarks.keys())
     if not both:
         return
@@ -203,7 +337,6 @@ def _check_one_numbering(
 def _found(
     group: Group, column: int, rows: Mapping[int, int], reading: Reading
 ) -> NDArray[np.int32]:
-    """Rows of the vertices that lines name in one of their ids."""
     found = np.empty(len(group.ids), dtype=np.int32)
     for place, name in enumerate(group.ids[:, column].tolist()):
         row = rows.get(name)
@@ -218,7 +351,6 @@ def _found(
 
 
 def _ends(edges: Group, poses: Mapping[int, int], reading: Reading) -> NDArray[np.int32]:
-    """(n, 2) rows of the poses that edges join."""
     is_loop = edges.ids[:, 0] == edges.ids[:, 1]
     if is_loop.any():
         row = int(np.argmax(is_loop))

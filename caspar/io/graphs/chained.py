@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
-from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.pose_graph import (
     PoseGraph,
+    PoseGraphKind,
     SensorEdges,
     Sightings,
     no_sensor_edges,
@@ -42,18 +42,9 @@ def chained_poses(
 ) -> FloatArray:
     """Return poses that agree with a spanning tree of edges, for a file without vertices.
 
-    Args:
-        kind: Of the graph.
-        measurement: (num_edges, storage_dim) a_T_b.
-        ends: (num_edges, 2) rows of poses.
-        ids: (num_poses,) of the file, for messages.
-        path: The file, for messages.
-
-    Returns:
-        (num_poses, storage_dim); the first one is the identity.
-
-    Raises:
-        FileFormatError: The edges do not connect all poses, or a pose is too large for float64.
+    Edges have a measurement a_T_b, and rows of poses as their ends. Ids and path are for messages.
+    The first pose is the identity. Raises a `FileFormatError` if the edges do not connect all
+    poses, or a pose is too large for float64.
     """
     if len(ids) == 0:
         return np.empty((0, kind.storage_dim))
@@ -114,26 +105,12 @@ def with_plain_edges(graph: PoseGraph) -> PoseGraph:
 
 
 def seen_points(
-    kind: PoseGraphKind,
-    poses: FloatArray,
-    sightings: Sightings,
-    ids: NDArray[np.int64],
-    path: str,
+    kind: PoseGraphKind, poses: FloatArray, sightings: Sightings, ids: NDArray[np.int64], path: str
 ) -> FloatArray:
     """Return the mean of where sightings see each landmark, for a file that declares none.
 
-    Args:
-        kind: Of the graph.
-        poses: (num_poses, storage_dim).
-        sightings: Positions of landmarks.
-        ids: (num_landmarks,) of the file, for messages.
-        path: The file, for messages.
-
-    Returns:
-        (num_landmarks, dim) world coordinates.
-
-    Raises:
-        FileFormatError: A landmark has no sighting, or is too far away for float64.
+    Ids and path are for messages. Returns (num_landmarks, dim) world coordinates. Raises a
+    `FileFormatError` if a landmark has no sighting, or is too far away for float64.
     """
     points, num_sightings = mean_points(kind, poses, sightings, len(ids))
     is_good = (num_sightings > 0) & np.isfinite(points).all(axis=1)
@@ -150,17 +127,9 @@ def seen_points(
 def mean_points(
     kind: PoseGraphKind, poses: FloatArray, sightings: Sightings, num_landmarks: int
 ) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Find the mean of where sightings see each landmark.
+    """Find the mean of where sightings see each landmark, and the number of its sightings.
 
-    Args:
-        kind: Of the graph.
-        poses: (num_poses, storage_dim).
-        sightings: Positions of landmarks.
-        num_landmarks: Number of landmarks.
-
-    Returns:
-        (num_landmarks, dim) world coordinates, zero without a sighting, and (num_landmarks,) the
-        number of sightings.
+    Poses are (num_poses, storage_dim); means, (num_landmarks, dim), are zero without a sighting.
     """
     compose = compose_se2 if kind is PoseGraphKind.SE2 else compose_se3
     with np.errstate(over="ignore", invalid="ignore"):
@@ -180,14 +149,9 @@ def spanning_tree(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find a shortest way, in number of edges, from node 0 to every node (breadth first).
 
-    Args:
-        ends: (num_edges, 2), the nodes that each edge joins; of two ways of equal length the one
-            found first in the order of the edges is taken.
-        num_nodes: number of nodes.
-
-    Returns:
-        Two (num_nodes,) arrays: the parent of each node and the edge that leads there. Both are
-        `NO_PARENT` for node 0 and for nodes that no edges connect to it.
+    Edges join (num_edges, 2) nodes; of two ways of equal length the one found first in their order
+    is taken. Returns the parent of each node and the edge that leads there, (num_nodes,) each, both
+    `NO_PARENT` for node 0 and for nodes that no edges connect to it.
     """
     neighbours: list[list[tuple[int, int]]] = [[] for _ in range(num_nodes)]
     for edge, (first, second) in enumerate(ends.tolist()):
@@ -212,16 +176,9 @@ def poses_along_tree(
     identity: Sequence[float],
     compose: Callable[[FloatArray, FloatArray], FloatArray],
 ) -> FloatArray:
-    """Compose the poses on the way from the root to every node of a tree.
+    """Compose the poses, parent_T_node, on the way from the root to every node of a tree.
 
-    Args:
-        parents: (num_nodes,), `NO_PARENT` for the root.
-        pose_from_parent: (num_nodes, storage_dim), parent_T_node; the root's row is not used.
-        identity: the root's pose.
-        compose: how to compose two arrays of poses.
-
-    Returns:
-        (num_nodes, storage_dim), root_T_node.
+    The row of the root, whose parent is `NO_PARENT` and whose pose is `identity`, is not used.
     """
     is_root = parents == NO_PARENT
     ancestors = np.where(is_root, np.arange(len(parents)), parents)

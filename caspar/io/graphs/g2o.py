@@ -45,16 +45,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.io.compressed import FilePath, path_text
-from caspar.io.graphs.assemble import UnknownLines, read_graph
-from caspar.io.graphs.groups import Indefinite
+from caspar.io.graphs.assemble import Indefinite, UnknownLines, read_graph
 from caspar.io.graphs.information import information_from_toro
-from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.lines import (
-    LineKind,
-    OtherOrder,
-    Section,
-)
-from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.io.graphs.lines import LineKind, OtherOrder, Section
+from caspar.io.graphs.pose_graph import PoseGraph, PoseGraphKind
 from caspar.io.graphs.writing import check_writable, formatted, triangles
 from caspar.io.replace import open_for_packing
 from caspar.io.rotations import FloatArray
@@ -192,11 +186,7 @@ def write_g2o(path: FilePath, graph: PoseGraph) -> None:
 
 
 def check_g2o(graph: PoseGraph) -> None:
-    """Refuse a graph that the format cannot hold.
-
-    Raises:
-        ValueError: See `write_g2o`.
-    """
+    """Refuse a graph that the format cannot hold: a `ValueError`, see `write_g2o`."""
     check_writable(graph)
     both = np.intersect1d(graph.ids, graph.landmarks.ids)
     if len(both) > 0:
@@ -288,7 +278,6 @@ def _prior_lines(graph: PoseGraph, offsets: "_OffsetIds") -> Iterator[bytes]:
 
 
 def _written(kind: PoseGraphKind, poses: FloatArray) -> FloatArray:
-    """Bring poses from storage order into that of the file."""
     if kind is _PLANE:
         return angle_from_storage(poses)
     return np.concatenate([poses[:, 4:], poses[:, :4]], axis=1)
@@ -314,16 +303,13 @@ class _OffsetIds:
                     self._poses.append(offset)
 
     def of(self, offsets: FloatArray) -> NDArray[np.int64]:
-        """(n,) the number of each offset; 0 for those that have none."""
         return np.array([self._ids.get(offset.tobytes(), 0) for offset in offsets], np.int64)
 
     def is_moved(self, offsets: FloatArray) -> NDArray[np.bool_]:
-        """(n,) whether the offset is not the identity."""
         moved: NDArray[np.bool_] = (offsets != np.array(self._kind.identity)).any(axis=1)
         return moved
 
     def lines(self, tag: str) -> Iterator[bytes]:
-        """The lines that declare them."""
         if self._poses:
             ids = np.arange(len(self._poses))[:, None]
             yield from formatted(tag, ids, _written(self._kind, np.stack(self._poses)))

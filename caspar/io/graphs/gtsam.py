@@ -18,13 +18,11 @@ Cost: once per problem, some microseconds a line.
 from collections.abc import Mapping
 
 from caspar.io.compressed import FilePath
-from caspar.io.graphs.assemble import UnknownLines, read_graph
+from caspar.io.graphs.assemble import Indefinite, UnknownLines, read_graph
 from caspar.io.graphs.g2o import TAGS as G2O_TAGS
 from caspar.io.graphs.g2o import storage_from_angle
-from caspar.io.graphs.groups import Indefinite
-from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.lines import LineKind, Section
-from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.io.graphs.pose_graph import PoseGraph, PoseGraphKind
 from caspar.io.graphs.toro import TAGS as TORO_TAGS
 
 TAGS: Mapping[bytes, LineKind] = {

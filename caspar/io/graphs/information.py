@@ -25,11 +25,7 @@ TORO_TRIANGLE = [0, 1, 4, 2, 5, 3]
 
 
 def information_from_toro(matrices: FloatArray) -> FloatArray:
-    """Return information in the plane, from matrices that were filled row by row in TORO's order.
-
-    Args:
-        matrices: (n, 3, 3) symmetric.
-    """
+    """Return information in the plane, from (n, 3, 3) filled row by row in TORO's order."""
     rows, columns = np.triu_indices(3)
     triangle = matrices[:, rows, columns][:, TORO_TRIANGLE]
     information = np.empty_like(matrices)
@@ -74,14 +70,10 @@ def information_roots(information: FloatArray) -> tuple[FloatArray, dict[int, st
 
 
 def covariance_roots(covariances: FloatArray) -> tuple[FloatArray, dict[int, str]]:
-    """Upper triangular W with transpose(W) @ W the inverse of each covariance.
+    """Upper triangular W with transpose(W) @ W the inverse of each (dim, dim) covariance.
 
-    Args:
-        covariances: (n, dim, dim) symmetric, finite.
-
-    Returns:
-        The roots, (n, dim, dim), and for each matrix that has no inverse, or is not positive
-        definite, what is wrong with it, by its number. Its root is zero.
+    For each matrix that has no inverse, or is not positive definite, W is zero, and its number has
+    what is wrong with it.
     """
     roots = np.zeros_like(covariances)
     faults: dict[int, str] = {}
@@ -119,7 +111,6 @@ def _clipped_roots(information: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _fault(matrix: FloatArray, eigenvalues: FloatArray) -> str:
-    """Say why a matrix is not positive semidefinite; empty if it is."""
     diagonal = np.diagonal(matrix)
     lowest = int(np.argmin(diagonal))
     if diagonal[lowest] < 0.0:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
 from caspar.io.compressed import bounded_lines
-from caspar.io.graphs.kind import PoseGraphKind
+from caspar.io.graphs.pose_graph import PoseGraphKind
 from caspar.io.numbers import parse_numbers, shown
 from caspar.io.rotations import FloatArray
 
@@ -68,10 +68,8 @@ def as_written(matrices: FloatArray) -> FloatArray:
 class OtherOrder:
     """An order in which other programs write the information of such lines.
 
-    Attributes:
-        information: Brings (n, dim, dim) matrices that were written in it into the order of
-            `PoseGraph.sqrt_information`.
-        advice: What to say if all matrices of a file are positive semidefinite in it only.
+    `information` brings (n, dim, dim) matrices from it into that of `PoseGraph.sqrt_information`;
+    `advice` is for a file whose matrices are positive semidefinite in it only.
     """
 
     information: Callable[[FloatArray], FloatArray]
@@ -137,13 +135,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Parsed lines of one tag.
-
-    Attributes:
-        ids: (num_records, num_ids) int64.
-        values: (num_records, num_values) float64, finite.
-        line_numbers: (num_records,) int64, the line of each record.
-    """
+    """Parsed lines of one tag: ids, finite values, and the line of each record."""
 
     ids: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -182,14 +174,12 @@ class _RecordReader:
         self._parts: list[Records] = []
 
     def add(self, line: Line) -> None:
-        """Take a line without its tag."""
         self._lines.append(line)
         self._num_bytes += len(line.text)
         if len(self._lines) == _LINES_AT_ONCE or self._num_bytes >= _BYTES_AT_ONCE:
             self._parse()
 
     def all_records(self) -> Records:
-        """Return what all lines hold."""
         self._parse()
         return Records(
             np.concatenate([part.ids for part in self._parts]),
@@ -212,19 +202,9 @@ def read_records(
 ) -> GraphRecords:
     """Read all lines, sort them by their tags and parse them.
 
-    Args:
-        stream: the text of a file.
-        path: its name, for messages.
-        tags: the kinds of lines that are read, besides FIX.
-        skips_unknown: whether lines with unknown tags are counted instead of refused.
-
-    Returns:
-        The records.
-
-    Raises:
-        FileFormatError: a tag is unknown and not skipped, poses of two kinds are mixed, there are
-            none, a line is longer than `LONGEST_LINE_BYTES` or does not hold what its tag calls
-            for.
+    With `skips_unknown` lines with unknown tags are counted instead of refused. Raises a
+    `FileFormatError` if a tag is unknown and not skipped, poses of two kinds are mixed, there are
+    none, a line is longer than `LONGEST_LINE_BYTES` or does not hold what its tag calls for.
     """
     readers: dict[LineKind, _RecordReader] = {}
     offsets: dict[int, tuple[Line, LineKind]] = {}
@@ -293,10 +273,7 @@ def _unknown(tag: bytes, line: Line, tags: Mapping[bytes, LineKind], path: str) 
 
 
 def _add_offset(
-    line: Line,
-    kind: LineKind,
-    offsets: dict[int, tuple[Line, LineKind]],
-    others: dict[int, Line],
+    line: Line, kind: LineKind, offsets: dict[int, tuple[Line, LineKind]], others: dict[int, Line]
 ) -> None:
     """Note the line of an offset; what is wrong with it matters only if it is used.
 
@@ -311,14 +288,12 @@ def _add_offset(
 
 
 def _may_skip(tag: bytes, skipped: Mapping[str, int]) -> bool:
-    """Tell whether a tag may name a kind of lines, and not too many others came before."""
     if _NAME.fullmatch(tag) is None:
         return False
     return len(skipped) < MAX_UNKNOWN_KINDS or tag.decode() in skipped
 
 
 def _add_fixes(line: Line, fixes: dict[int, int], path: str) -> None:
-    """Note the vertices that a FIX line names."""
     tokens = line.text.split()
     if not tokens:
         raise FileFormatError(
@@ -329,13 +304,10 @@ def _add_fixes(line: Line, fixes: dict[int, int], path: str) -> None:
 
 
 def parse_records(lines: Sequence[Line], kind: LineKind, path: str) -> Records:
-    """Parse lines that each hold some ids and then some numbers.
+    """Parse lines, without their tag, that each hold some ids and then some numbers.
 
-    Lines come without their tag.
-
-    Raises:
-        FileFormatError: a line has too few or too many entries, an id is not a natural number, or
-            an entry is not a finite number.
+    Raises a `FileFormatError` if a line has too few or too many entries, an id is not a natural
+    number, or an entry is not a finite number.
     """
     num_ids, num_values, what = kind.num_ids, kind.num_values, kind.what
     ids = np.empty((len(lines), num_ids), dtype=np.int64)
@@ -365,11 +337,7 @@ def parse_records(lines: Sequence[Line], kind: LineKind, path: str) -> Records:
 
 
 def _parse_id(token: bytes, line: Line, path: str) -> int:
-    """Parse the number of a vertex.
-
-    Raises:
-        FileFormatError: it is not an integer from 0 to 2^63 - 1.
-    """
+    """Parse the number of a vertex, an integer from 0 to 2^63 - 1."""
     # The length is limited because Python refuses to convert thousands of digits.
     if not token.isdigit() or len(token) > 40 or int(token) > LARGEST_ID:
         raise FileFormatError(

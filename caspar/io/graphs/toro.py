@@ -26,13 +26,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from caspar.io.compressed import FilePath, path_text
-from caspar.io.graphs.assemble import UnknownLines, read_graph
+from caspar.io.graphs.assemble import Indefinite, UnknownLines, read_graph
 from caspar.io.graphs.g2o import angle_from_storage, storage_from_angle
-from caspar.io.graphs.groups import Indefinite
 from caspar.io.graphs.information import TORO_TRIANGLE, information_from_toro
-from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.lines import LineKind, OtherOrder, Section, as_written
-from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.io.graphs.pose_graph import PoseGraph, PoseGraphKind
 from caspar.io.graphs.writing import check_writable, formatted, triangles
 from caspar.io.replace import open_for_packing
 from caspar.io.rotations import FloatArray, multiply
@@ -167,11 +165,7 @@ def write_toro(path: FilePath, graph: PoseGraph) -> None:
 
 
 def check_toro(graph: PoseGraph) -> None:
-    """Refuse a graph that the format cannot hold.
-
-    Raises:
-        ValueError: See `write_toro`.
-    """
+    """Refuse a graph that the format cannot hold: a `ValueError`, see `write_toro`."""
     check_writable(graph)
     others = [name for name in graph.counts() if name not in ("poses", "edges")]
     if others:

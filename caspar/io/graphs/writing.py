@@ -7,35 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.io.graphs.lines import LARGEST_ID
-from caspar.io.graphs.pose_graph import (
-    Landmarks,
-    PoseGraph,
-    Priors,
-    SensorEdges,
-    Sightings,
-)
+from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, SensorEdges, Sightings
 from caspar.io.rotations import FloatArray
 
 _LINES_PER_WRITE = 1 << 13
 
 
 def formatted(
-    tag: str,
-    ids: NDArray[np.int64],
-    numbers: FloatArray,
-    more_numbers: FloatArray | None = None,
+    tag: str, ids: NDArray[np.int64], numbers: FloatArray, more_numbers: FloatArray | None = None
 ) -> Iterator[bytes]:
-    """Format lines of a tag, ids and numbers, some thousand at a time.
-
-    Args:
-        tag: What each line begins with.
-        ids: (n, i).
-        numbers: (n, k).
-        more_numbers: (n, j) behind the others.
-
-    Yields:
-        Text.
-    """
+    """Format lines of a tag, (n, i) ids and (n, k) numbers, and more, some thousand at a time."""
     if more_numbers is not None:
         numbers = np.concatenate([numbers, more_numbers], axis=1)
     for start in range(0, len(ids), _LINES_PER_WRITE):
@@ -55,8 +36,7 @@ def triangles(roots: FloatArray) -> FloatArray:
 def check_writable(graph: PoseGraph) -> None:
     """Refuse what readers would refuse to read back.
 
-    Raises:
-        ValueError: A number is not finite, an index is out of range, or an id is none.
+    Raises a `ValueError` if a number is not finite, an index is out of range, or an id is none.
     """
     for name, ids in (("ids", graph.ids), ("landmarks.ids", graph.landmarks.ids)):
         _check_ids(f"PoseGraph.{name}", ids)

@@ -9,19 +9,12 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caspar.arrays.array_memory import checked_size
-from caspar.arrays.convert import float_type
+from caspar.arrays.convert import checked_size, float_type
 from caspar.arrays.passed import is_array
 from caspar.errors import InputError
 from caspar.frontend.kernels.markers import Marked
 from caspar.frontend.kernels.trace import KernelFunction, TracedKernel
-from caspar.frontend.kernels.values import (
-    MisfitError,
-    described,
-    is_symbolic,
-    type_name,
-    value_of,
-)
+from caspar.frontend.kernels.values import MisfitError, described, is_symbolic, type_name, value_of
 from caspar.frontend.markers import Pair
 from caspar.kernels.call.operands import Operand, meant, operand
 from caspar.kernels.call.plan import CallOptions
@@ -33,11 +26,7 @@ Operands = dict[str, Operand]
 def operands_of(
     traced: TracedKernel, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> tuple[Operands, Operands]:
-    """Return the operand of every argument and every output, by name.
-
-    Raises:
-        InputError: Names the argument or output, what is wrong and what is allowed.
-    """
+    """Return the operand of every argument and every output, by name."""
     given = arguments_by_name(traced, args, kwargs)
     inputs = {
         one.name: operand(
@@ -64,11 +53,7 @@ def operands_of(
 def arguments_by_name(
     traced: TracedKernel, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the value passed for each argument.
-
-    Raises:
-        InputError: An argument is unknown, missing or passed twice.
-    """
+    """Return the value passed for each argument; none may be unknown, missing or passed twice."""
     names = [one.name for one in traced.inputs]
     if len(args) > len(names):
         raise InputError(f"kernel {traced.name}: {len(args)} arguments; it takes {_listed(names)}")
@@ -91,11 +76,7 @@ def arguments_by_name(
 
 
 def targets_by_name(traced: TracedKernel, out: Any) -> dict[str, Any]:
-    """Return the values passed for outputs, by name; outputs without one are left out.
-
-    Raises:
-        InputError: An output is unknown, or their number is wrong.
-    """
+    """Return the values passed for outputs, by name; outputs without one are left out."""
     names = [one.name for one in traced.outputs]
     if out is None:
         return {}
@@ -123,26 +104,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def call_options(
-    kernel: str,
-    count: Any,
-    check: bool,
-    dtype: Any,
-    block_size: Any,
-    deterministic: bool,
+    kernel: str, count: Any, check: bool, dtype: Any, block_size: Any, deterministic: bool
 ) -> CallOptions:
-    """Return how a kernel is called, checked.
-
-    Args:
-        kernel: Its name, for errors.
-        count: Items; None: as many as the arguments stand for.
-        check: Whether to test indices.
-        dtype: float32 or float64; None: that of the arrays.
-        block_size: Threads of a block; None: chosen.
-        deterministic: Whether equal input must give equal bits.
-
-    Raises:
-        InputError: A number or a type that is not allowed.
-    """
+    """Return how a kernel is called, checked: an `InputError` for what is not allowed."""
     where = f"kernel {kernel}"
     return CallOptions(
         None if count is None else checked_size(where, "count", count, 0),
@@ -163,11 +127,8 @@ def call_symbolic(
 ) -> Any:
     """The function itself, on symbolic values: what a kernel is inside another.
 
-    Options of calls with arrays must all be None.
-
-    Raises:
-        InputError: Names the argument that is an array, or not of the declared type.
-        KernelError: The signature is not that of a kernel.
+    Options of calls with arrays must all be None. An `InputError` names an argument that is an
+    array, or not of the declared type.
     """
     where = f"kernel {function.name}"
     signature = inspect.signature(function.function)

@@ -27,7 +27,7 @@ from caspar.kernels.call.compiled import KernelCache
 from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan, plan_call
 from caspar.memory.array import Array, address
-from caspar.memory.conversion import Direction
+from caspar.memory.kernel import Direction
 from caspar.memory.layout import rows_are_blocked
 from caspar.options import BackendChoice
 from caspar.runtime.arrays import HOST, as_library, library_of, location, to_library
@@ -60,8 +60,6 @@ class CallSignature:
 
 
 class _SignatureReader:
-    """Reads the arguments of a call, one after the other."""
-
     def __init__(self) -> None:
         self.parts: list[Any] = []
         self.arrays: list[Array] = []
@@ -149,7 +147,6 @@ class _SignatureReader:
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether it is an array of NumPy or CuPy."""
     return type(value) is np.ndarray or type(value).__module__.startswith("cupy")
 
 
@@ -162,11 +159,7 @@ def call_signature(
 ) -> CallSignature | None:
     """The signature of a call; None if the call has to be planned.
 
-    Args:
-        inputs: What is passed, by argument name.
-        out: What is passed as `out`.
-        output_names: Names of the outputs.
-        options: Whatever else planning depends on, besides the current stream.
+    `options` are whatever else planning depends on, besides the current stream.
     """
     reader = _SignatureReader()
     for name, value in inputs.items():
@@ -205,10 +198,7 @@ MAX_RECIPES = 64
 class _Memory:
     """Memory that each call takes anew: of an output, or of rows that are converted.
 
-    Attributes:
-        shape: (num_scalars,) of a buffer, (n, dim) of rows.
-        dtype: NumPy name.
-        clear: Whether it begins with zeros.
+    Its shape is (num_scalars,) of a buffer, (n, dim) of rows; with `clear` it begins with zeros.
     """
 
     shape: tuple[int, ...]
@@ -218,15 +208,9 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Result:
-    """An output.
+    """An output, in one of the memories of a call; None: in an array that was passed.
 
-    Attributes:
-        name: The output.
-        memory: Which of the memories of a call holds it; None of an array that was passed.
-        dim: Scalars of an object.
-        length: Objects.
-        shape: Of rows; None where it is a blocked array.
-        library: Of rows: `numpy`, `cupy` or `torch`.
+    `shape` and `library` (`numpy`, `cupy` or `torch`) are of rows.
     """
 
     name: str
@@ -245,14 +229,10 @@ Places = tuple[tuple[Launch, int], ...]
 class Recipe:
     """The launches of a call, and where addresses go.
 
-    Attributes:
-        backend: Where it runs.
-        launches: In order: rows to blocked arrays, the kernel, what completes it, back to rows.
-        memories: What each call takes anew.
-        places: Of each array of the signature, then of each memory.
-        results: All outputs in order.
-        keep_alive: Indices that the signature's key names by identity.
-        lock: Held while addresses are written and used.
+    In order: rows to blocked arrays, the kernel, what completes it, back to rows. `places` are
+    those of each array of the signature, then of each memory that a call takes anew; `keep_alive`
+    are indices that the signature's key names by identity; the lock is held while addresses are
+    written and used.
     """
 
     backend: Backend
@@ -289,8 +269,6 @@ def _as_result(result: _Result, memory: Array) -> Any:
 
 
 class _Writer:
-    """Writes the recipe of a planned call: which launches, and where each array goes."""
-
     def __init__(self, signature: CallSignature, plan: CallPlan) -> None:
         self._signature = signature
         self._plan = plan
@@ -309,7 +287,6 @@ class _Writer:
         self._memory_holders: list[list[Array]] = []
 
     def recipe(self, given: Sequence[Any]) -> Recipe | None:
-        """The recipe; None where the call cannot be repeated without planning."""
         plan, signature = self._plan, self._signature
         if not all(map(self._passes_index, signature.indexed)):
             return None
@@ -354,7 +331,6 @@ class _Writer:
         return len(self.memories) - 1
 
     def _read(self, number: int, name: str) -> bool:
-        """Rows that are read: as they lie, or through a blocked array of the call's own."""
         rows, blocked = self._signature.arrays[number], self._plan.inputs[name]
         if type(rows) is not self._plan.backend.xp.ndarray or rows.dtype != blocked.dtype:
             return False
@@ -370,7 +346,6 @@ class _Writer:
         return True
 
     def _write(self, name: str, given: Any) -> bool:
-        """An output: one that was passed, a blocked array, or rows."""
         plan, blocked = self._plan, self._plan.outputs[name]
         clear = plan.arguments[name].access.begins_with_zeros
         shape = None if isinstance(given, BlockedArray) else getattr(given, "shape", None)
@@ -406,11 +381,7 @@ class RecipeBook:
         self._recipes: dict[tuple[Any, ...], Recipe] = {}
 
     def find(self, signature: CallSignature, *, check: bool) -> Recipe | None:
-        """The recipe for a call, if there is one; indices are checked.
-
-        Raises:
-            InputError: An index out of range.
-        """
+        """The recipe for a call, if there is one; indices are checked."""
         recipe = self._recipes.get(signature.key)
         if recipe is None or _overlap(signature):
             return None
@@ -438,7 +409,6 @@ class RecipeBook:
 
 
 def _overlap(signature: CallSignature) -> bool:
-    """Return whether what is written may share memory with something else."""
     if len(signature.written) == 0:
         return False
     bounds = [(address(array), address(array) + array.nbytes) for array in signature.arrays]
@@ -456,15 +426,7 @@ _OPTION_TYPES = (int, bool, str, type(None))
 
 @dataclass(frozen=True)
 class CallChoices:
-    """The options of a call, as the user passes them.
-
-    Attributes:
-        count: Items; None: as many as the arguments stand for.
-        check: Whether to test indices.
-        dtype: Type to compute in; None: that of the arrays.
-        backend: Backend for arrays on the host: `auto`, `cuda` or `cpu`.
-        deterministic: Whether equal input must give equal bits.
-    """
+    """The options of a call, as the user passes them: see `CallOptions`."""
 
     count: Any = None
     check: bool = True
@@ -474,11 +436,7 @@ class CallChoices:
 
 
 class KernelCalls:
-    """Calls of one kernel.
-
-    Attributes:
-        cache: Its compiled forms.
-    """
+    """Calls of one kernel, whose compiled forms are in `cache`."""
 
     def __init__(self, name: str) -> None:
         self.cache = KernelCache()
@@ -493,11 +451,7 @@ class KernelCalls:
         out: Any,
         choices: CallChoices,
     ) -> Any:
-        """Run over arrays: see `caspar.Kernel.__call__`.
-
-        Raises:
-            InputError: Names the argument, what is wrong and what is allowed.
-        """
+        """Run over arrays: see `caspar.Kernel.__call__`."""
         signature = _signature(traced, args, kwargs, out, choices)
         check = choices.check
         recipe = None if signature is None else self._recipes.find(signature, check=check)
@@ -530,7 +484,6 @@ def _signature(
     out: Any,
     choices: CallChoices,
 ) -> CallSignature | None:
-    """The signature of a call; None if the call has to be planned."""
     options = (choices.count, choices.check, choices.dtype)
     names = [one.name for one in traced.inputs]
     if len(args) > len(names) or any(type(one) not in _OPTION_TYPES for one in options):
@@ -574,7 +527,6 @@ def _matrices(output: KernelOutput, rows: Any) -> Any:
 
 
 def _write_back(output: KernelOutput, into: Array, plan: CallPlan, rows: Array) -> None:
-    """Copy an output into the memory of the array that the user passed for it."""
     if isinstance(into, np.ndarray):
         rows = plan.backend.to_host(rows)
     into[...] = _matrices(output, rows) if into.ndim == 3 else rows.reshape(into.shape)

@@ -20,8 +20,7 @@ from caspar.frontend.kernels.spec import kernel_spec
 from caspar.frontend.kernels.trace import TracedKernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import FinishSpec, WriteAccessor
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.kernel import KernelSpec, ReduceSpec
 from caspar.progress import phase
 from caspar.runtime.backend import Backend, Kernel
 from caspar.runtime.cache import read_entry, write_entry
@@ -99,12 +98,7 @@ _Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
 
 @dataclass
 class KernelCache:
-    """The compiled forms of one kernel function in this process.
-
-    Attributes:
-        kernels: By what they were compiled for.
-        sizes: Block sizes that were found by measurement.
-    """
+    """The compiled forms of one kernel function in this process, and block sizes by measurement."""
 
     kernels: dict[_Key, Kernel] = field(default_factory=dict)
     sizes: MeasuredSizes = field(default_factory=MeasuredSizes)
@@ -119,10 +113,8 @@ class KernelCache:
     ) -> Kernel:
         """The kernel for one way to call it.
 
-        Without a block size it is the measured one, or else it is chosen.
-
-        Raises:
-            InputError: A block size that the kernel's accesses do not allow.
+        Without a block size it is the measured one, or else it is chosen. Raises an `InputError`
+        for one that the kernel's accesses do not allow.
         """
         key = (backend.name, dtype, tuple(writes.items()), block_size)
         found = self.kernels.get(key)
@@ -154,10 +146,7 @@ _FINISHES: dict[tuple[str, str], Kernel] = {}
 
 
 def kernel_source(
-    traced: TracedKernel,
-    dtype: DType,
-    writes: Mapping[str, WriteAccessor],
-    target: Target,
+    traced: TracedKernel, dtype: DType, writes: Mapping[str, WriteAccessor], target: Target
 ) -> KernelSource:
     """Generate a stand-alone kernel, or take it from the cache."""
     parts = (dtype.value, traced.key, repr(writes))

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from caspar.arrays.array_memory import MAX_LENGTH, checked_size
 from caspar.arrays.blocked_array import BlockedArray
+from caspar.arrays.convert import FLOATS, MAX_LENGTH, checked_size
 from caspar.arrays.passed import check_readable, writable_array
 from caspar.arrays.shared_indices import SharedIndices, narrowed
 from caspar.errors import InputError
@@ -27,8 +27,6 @@ from caspar.memory.layout import rows_are_blocked
 from caspar.runtime.arrays import HOST, Location, checked_location, reading, to_numpy
 from caspar.runtime.backend import Backend
 from caspar.user_arrays import object_advice, with_dtype
-
-FLOATS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
 
 
 @dataclass(frozen=True)
@@ -56,16 +54,10 @@ class Operand:
 
 
 def operand(where: str, access: Accessor, given: Any, *, is_output: bool) -> Operand:
-    """Take apart what was passed for an argument.
+    """Take apart what was passed for an argument, by the options that its access declares.
 
-    Args:
-        where: Kernel and argument.
-        access: The argument's access: it declares the names of its options.
-        given: An array, or a mapping.
-        is_output: Whether `values` may be left out, and a `size` given instead.
-
-    Raises:
-        InputError: A name that is unknown or missing.
+    For an output `values` may be left out, and a `size` given instead. Raises an `InputError` for a
+    name that is unknown or missing.
     """
     if not isinstance(given, Mapping):
         missing = [name for name in access.options if name not in access.defaults]
@@ -97,7 +89,6 @@ def operand(where: str, access: Accessor, given: Any, *, is_output: bool) -> Ope
 def _operand(
     where: str, given: Any, options: Mapping[str, Any], size: Any, is_output: bool
 ) -> Operand:
-    """Values, options and size, if these can be what they are."""
     if size is not None:
         size = checked_size(where, "size", size, 0)
         if given is not None:
@@ -141,12 +132,7 @@ def floating_dtype(given: Any) -> DType | None:
 
 
 class OperandReader:
-    """Brings values and indices to a backend's device.
-
-    Args:
-        dtype: Type the kernel computes in and its arrays have.
-        check: Whether indices are tested: on the device, which is waited for.
-    """
+    """Brings values and indices to a backend's device; `check` tests indices, and waits for it."""
 
     def __init__(self, backend: Backend, dtype: DType, check: bool) -> None:
         self.backend = backend
@@ -156,15 +142,10 @@ class OperandReader:
     def blocked(
         self, where: str, given: Any, dim: int, shape: Sequence[int], *, share: bool = False
     ) -> BlockedArray:
-        """Values as a blocked array: as they are if they are one, else converted.
+        """Values as a blocked array: as they are if they are one, else converted as `rows`.
 
-        Args:
-            where: Kernel and argument.
-            given: A blocked array, or what `rows` takes.
-            dim: Scalars of an object.
-            shape: As of `rows`.
-            share: Whether rows that have the bytes of the blocked layout are taken without a copy:
-                for what is only read.
+        `share`: rows that have the bytes of the blocked layout are taken without a copy, for what
+        is only read.
         """
         if isinstance(given, BlockedArray):
             if given.dim != dim or given.scalar is not self.dtype:
@@ -192,12 +173,8 @@ class OperandReader:
     def rows(self, where: str, given: Any, dim: int, shape: Sequence[int]) -> Array:
         """(n, dim) values where they live, of any numeric type.
 
-        Args:
-            where: Kernel and argument.
-            given: (n, dim), of a matrix also (n, rows, columns), of scalars also (n,); one object
-                may come without its leading 1.
-            dim: Scalars of an object.
-            shape: (rows, columns) of a matrix of several columns, else ().
+        They may also be (n, rows, columns) of a matrix, whose `shape` is (rows, columns), (n,) of
+        scalars; one object may come without its leading 1.
         """
         array, _ = self._array(where, given)
         if array.dtype.kind not in "iu" and floating_dtype(array) is None:

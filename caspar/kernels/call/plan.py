@@ -25,8 +25,7 @@ from caspar.ir.dtype import DType
 from caspar.kernels.call.compiled import KernelCache, sums_are_atomic
 from caspar.kernels.call.operands import Operand, OperandReader, floating_dtype, place_of
 from caspar.memory.access import Accessor, ArgSpec, BoundWrite, WriteAccessor
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.arrays import HOST
 from caspar.runtime.backend import Backend, Kernel, Launch
@@ -34,13 +33,9 @@ from caspar.runtime.backend import Backend, Kernel, Launch
 
 @dataclass(frozen=True)
 class CallArgument:
-    """An argument or output with what a call gives it.
+    """An argument or output with what a call gives it, its options read.
 
-    Attributes:
-        argument: What it is.
-        operand: What was passed.
-        options: What was passed besides values, read; a prepared index as `prepared` too.
-        array: The values on the device; None of an output that is to be made.
+    A prepared index is also there as `prepared`; `array` is None of an output that is to be made.
     """
 
     argument: KernelInput | KernelOutput
@@ -71,11 +66,7 @@ class CallArgument:
 
 
 def count_items(kernel: str, arguments: Sequence[CallArgument]) -> int:
-    """The items that all arguments agree on.
-
-    Raises:
-        InputError: They do not agree, or none says.
-    """
+    """The items that all arguments agree on; an `InputError` if they do not, or none says."""
     exact: dict[str, tuple[int, CallArgument]] = {}
     at_most: list[int] = []
     for one in arguments:
@@ -100,7 +91,6 @@ def count_items(kernel: str, arguments: Sequence[CallArgument]) -> int:
 
 
 def _num_items(one: CallArgument) -> int | None:
-    """Items that an argument stands for; None where any number will do."""
     length = None if one.array is None else len(one.array)
     try:
         return one.access.num_items(length, one.options)
@@ -109,7 +99,6 @@ def _num_items(one: CallArgument) -> int | None:
 
 
 def _source(one: CallArgument, items: int) -> str:
-    """Describe where the number of items of an argument comes from."""
     if "index" in one.options:
         return "length of its index"
     if one.array is None:
@@ -123,9 +112,6 @@ def check_objects(
     """Every array has the objects that items touch, every index an entry for each item.
 
     Checking values waits for the device.
-
-    Raises:
-        InputError: Names the argument, what is wrong and what is needed.
     """
     for one in arguments:
         _check_length(one, count)
@@ -205,11 +191,7 @@ def _check_index(one: CallArgument, backend: Backend) -> None:
 
 
 def check_overlaps(inputs: Sequence[CallArgument], outputs: Sequence[CallArgument]) -> None:
-    """No output shares memory with another argument, unless both go item by item.
-
-    Raises:
-        InputError: Names both.
-    """
+    """No output shares memory with another argument, unless both go item by item."""
     for number, output in enumerate(outputs):
         for other in (*inputs, *outputs[:number]):
             is_read = isinstance(other.argument, KernelInput)
@@ -257,18 +239,11 @@ class CallOptions:
 
 @dataclass(frozen=True)
 class CallPlan:
-    """A call with everything decided.
+    """A call with everything decided, of `count` items in `dtype`.
 
-    Attributes:
-        backend: Where it runs.
-        dtype: Type it computes in.
-        count: Items.
-        kernel: The compiled kernel; None where there are no items.
-        inputs: What the kernel reads, by name.
-        outputs: By name, in order.
-        arguments: The outputs as they were declared, by name.
-        writes: How the kernel itself writes each output, by name.
-        launches: The kernel's, and those that complete its writes.
+    The kernel is None where there are no items. `arguments` are the outputs as they were declared,
+    `writes` how the kernel itself writes each of them; the launches are the kernel's, and those
+    that complete its writes.
     """
 
     backend: Backend
@@ -296,14 +271,14 @@ def plan_call(
 ) -> CallPlan:
     """Check, convert, compile and bind.
 
-    `chosen` is the backend for arrays on the host.
-
-    Raises:
-        InputError: Names the argument, what is wrong and what is allowed.
+    `chosen` is the backend for arrays on the host. An `InputError` names the argument, what is
+    wrong and what is allowed.
     """
     operands = [*inputs.values(), *outputs.values()]
     backend = _backend(operands, chosen)
-    dtype = _dtype(operands, options.dtype)
+    halves = {one.name for one in traced.inputs if one.is_half}
+    floats = [one for name, one in inputs.items() if name not in halves]
+    dtype = _dtype([*floats, *outputs.values()], options.dtype)
     reader = OperandReader(backend, dtype, options.check)
     return _Planner(traced, cache, reader, options).plan(inputs, outputs)
 
@@ -350,14 +325,8 @@ def _dtype(operands: Sequence[Operand], wanted: DType | None) -> DType:
 
 
 class _Planner:
-    """Plans one call."""
-
     def __init__(
-        self,
-        traced: TracedKernel,
-        cache: KernelCache,
-        reader: OperandReader,
-        options: CallOptions,
+        self, traced: TracedKernel, cache: KernelCache, reader: OperandReader, options: CallOptions
     ) -> None:
         self._traced = traced
         self._cache = cache
@@ -366,7 +335,6 @@ class _Planner:
         self._options = options
 
     def plan(self, inputs: Mapping[str, Operand], outputs: Mapping[str, Operand]) -> CallPlan:
-        """Read and check the arguments, then bind."""
         arguments = [self._input(one, inputs[one.name]) for one in self._traced.inputs]
         targets = [self._target(one, outputs[one.name]) for one in self._traced.outputs]
         count = self._options.count
@@ -421,12 +389,15 @@ class _Planner:
                 f"{operand.where}: {len(memory)} tables, but ReadUnique reads one for all items; "
                 "use ReadIndexed for several"
             )
-        array = self._reader.blocked(operand.where, memory.reshape(-1, 1), 1, ())
+        if table.is_half:
+            words = self._backend.upload(memory.reshape(-1))
+            array = BlockedArray(words, 1, len(words), 0, len(words))
+        else:
+            array = self._reader.blocked(operand.where, memory.reshape(-1, 1), 1, ())
         options.pop("prepared", None)
         return CallArgument(argument, operand, options, array)
 
     def _target(self, output: KernelOutput, operand: Operand) -> CallArgument:
-        """An output, with the array that was passed for it, if one was."""
         array = None
         if isinstance(operand.given, BlockedArray) and not operand.given.is_writable:
             raise InputError(f"{operand.where}: its memory is read-only; pass a copy()")
@@ -437,7 +408,6 @@ class _Planner:
         return CallArgument(output, operand, self._read_options(operand), array)
 
     def _read_options(self, operand: Operand) -> dict[str, Any]:
-        """Options with the index on the device; one that is prepared stays beside it."""
         options = dict(operand.options)
         index = options.get("index")
         if index is not None:
@@ -448,7 +418,6 @@ class _Planner:
         return options
 
     def _with_array(self, output: CallArgument, count: int) -> CallArgument:
-        """An output with the array that was passed, or a new one."""
         if output.array is not None:
             return output
         options, access = output.options, output.access
@@ -517,21 +486,17 @@ class _Kit:
     tile_size: int
 
     def allocate(self, num_scalars: int, dtype: DType) -> Array:
-        """A flat array."""
         return self.backend.xp.empty(num_scalars, dtype=dtype.value)
 
     @property
     def num_multiprocessors(self) -> int:
-        """Multiprocessors of the device."""
         return self.backend.num_multiprocessors
 
     def order(self, options: Mapping[str, Any]) -> TileOrder:
-        """Return the tile order of the prepared index."""
         order: TileOrder = options["prepared"].order(self.tile_size)
         return order
 
     def tiles(self, options: Mapping[str, Any], num_objects: int) -> TileIndex:
-        """Return the tiles that were prepared, or new ones."""
         prepared = options.get("prepared")
         if prepared is not None and prepared.size <= num_objects:
             tiles: TileIndex = prepared.tiles(self.tile_size)

@@ -1,7 +1,12 @@
-"""Reading and writing chunks of blocked arrays, and of rows: lines that many patterns share."""
+"""Reading and writing chunks of blocked arrays, and of rows: lines that many patterns share.
+
+Item `i` touches row `i` of a C-contiguous (n, dim) array where blocked arrays are converted.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, Options, ReadAccessor, WriteAccessor
@@ -190,12 +195,7 @@ def cpu_load_or_default(
 
 
 def cpu_store(
-    scope: CpuScope,
-    arg: ArgSpec,
-    chunk: int,
-    number: str,
-    values: Sequence[str],
-    step: str = "=",
+    scope: CpuScope, arg: ArgSpec, chunk: int, number: str, values: Sequence[str], step: str = "="
 ) -> None:
     """Store (`step` "=") a chunk of object `number`, or add to it ("+=")."""
     place = cpu_place(scope, arg, chunk, number)
@@ -268,3 +268,50 @@ class OneForEach:
     def num_objects(self, count: int, options: Options) -> int:
         """One for each item."""
         return count
+
+
+def _columns(arg: ArgSpec, chunk: int) -> range:
+    first = chunk * arg.chunk_length
+    return range(first, first + arg.chunk_widths[chunk])
+
+
+@dataclass(frozen=True)
+class ReadRows(OneForEach, ReadAccessor):
+    """Item `i` reads row `i`."""
+
+    needs_rows: ClassVar[bool] = True
+
+    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Scalar loads."""
+        return [
+            f"{arg.name}_data[{arg.dim}ull * item + {column}u]" for column in _columns(arg, chunk)
+        ]
+
+    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Scalar loads."""
+        place = scope.temporary()
+        columns = _columns(arg, chunk)
+        scope.emit(f"{place} = {arg.dim} * item + {columns.start}")
+        return [f"{arg.name}_data[{place} + {lane}]" for lane in range(len(columns))]
+
+
+@dataclass(frozen=True)
+class WriteRows(OneForEach, WriteAccessor):
+    """Item `i` writes row `i`."""
+
+    needs_rows: ClassVar[bool] = True
+    writes_all: ClassVar[bool] = True
+
+    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Scalar stores."""
+        for column, value in zip(_columns(arg, chunk), values, strict=True):
+            scalar = converted(value, scope.dtype, arg.dtype)
+            scope.emit(f"if (active) {arg.name}_data[{arg.dim}ull * item + {column}u] = {scalar};")
+
+    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Scalar stores."""
+        place = scope.temporary()
+        scope.emit(f"{place} = {arg.dim} * item + {_columns(arg, chunk).start}")
+        for lane, value in enumerate(values):
+            scalar = scope.cast(value, scope.dtype, arg.dtype)
+            scope.emit(f"{arg.name}_data[{place} + {lane}] = {scalar}")

@@ -57,15 +57,12 @@ class _Indexed(ByIndex):
     options: ClassVar[tuple[str, ...]] = ("index",)
 
     def num_items(self, length: int | None, options: Options) -> int | None:
-        """One for each index."""
         return int(options["index"].shape[0])
 
     def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:
-        """The index."""
         return {"index": options["index"]}
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """Read the index once."""
         read_index(scope, arg, self.index_of)
 
 

@@ -29,14 +29,9 @@ from caspar.memory.accessors.blocked import (
 )
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted_all
 from caspar.memory.accessors.sequential import ReadSequential
-from caspar.memory.accessors.strided import (
-    AddStrided,
-    ReadStridedWithDefault,
-    strided_object,
-)
-from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.accessors.strided import AddStrided, ReadStridedWithDefault, strided_object
+from caspar.memory.array import Binding
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.layout import array_scalars
 
 

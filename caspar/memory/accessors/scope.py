@@ -76,21 +76,15 @@ class CudaScope(Protocol):
     def stream(self, vector: str, load: Callable[[str], str], *, packed: bool) -> str:
         """Declare what an item loads once, and nobody else; its name.
 
-        Args:
-            vector: C type.
-            load: The load, by the number of the item.
-            packed: Whether a register holds two numbers. Then a block that takes several tiles one
-                after the other loads it at the end of the tile before.
+        `load` is by the number of the item. A block that takes several tiles one after the other
+        loads what is `packed`, two numbers in a register, at the end of the tile before.
         """
 
     def shared(self, name: str, declaration: str, *, fenced: bool = False) -> None:
         """Declare `__shared__ declaration`, once for each name, before the body.
 
-        Args:
-            name: What is declared.
-            declaration: How.
-            fenced: Whether the next tile may use it without a barrier before: a warp's own, or that
-                of an exchange, where there is another one before its next use.
+        `fenced`: the next tile may use it without a barrier before, as it is a warp's own, or that
+        of an exchange, where there is another one before its next use.
         """
 
     def alternate(self, name: str) -> str:

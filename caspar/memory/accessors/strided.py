@@ -22,11 +22,7 @@ _FIRST = "the first object is 0 (ReadStridedWithDefault reads a default where th
 
 
 def _stride(options: Options) -> tuple[int, int]:
-    """Offset and stride.
-
-    Raises:
-        ValueError: They are not what they can be.
-    """
+    """Offset and stride; a `ValueError` if they are not what they can be."""
     offset, stride = _integer("offset", options["offset"]), _integer("stride", options["stride"])
     if stride == 0:
         raise ValueError("stride=0; it must not be 0; to read one object use ReadUnique")

@@ -8,6 +8,10 @@ inside a tile items are grouped by partner. What is left of a tile at its end ar
 
 Once for a structure. Here with NumPy, on the host; the CUDA backend makes the same arrays with
 kernels of its own.
+
+Tiles are filled with as many nodes as fit in their order, then smaller ones that follow soon: if
+the next node does not fit, the rest of the tile would be holes, half a node in the mean
+(docs/design/0012-elimination.md). Tiles have slightly fewer partners then, too.
 """
 
 from collections.abc import Callable
@@ -18,13 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_keys import locality_keys
 from caspar.memory.tiling.partner_labels import (
     NodeSample,
+    locality_keys,
     partner_labels,
     sample_stride,
 )
-from caspar.memory.tiling.tile_packing import pack_tiles
 
 NARROW_BITS, WIDE_BITS = 8, 16
 """Bits of a position in an entry of `NodeTiles.place` with 32 bits, and in one with 64."""
@@ -59,9 +62,7 @@ PlaceType = np.dtype[Any]
 class NodeOrder:
     """Nodes in the order in which tiles have them; those without items come last.
 
-    Attributes:
-        node: (num_nodes,) int32: the node at each rank.
-        rank: (num_nodes,) int32: the rank of each node.
+    The node at each rank and the rank of each node, (num_nodes,) int32.
     """
 
     node: Array
@@ -138,11 +139,7 @@ class NodeTiles:
         return {"group_node": self.group_node, "node_items": self.node_items}
 
     def partners(self, bring: Callable[[Array], Array] = lambda array: array) -> Array:
-        """(num_slots,) int32: the partner of each slot.
-
-        Args:
-            bring: Brings an array to where the result is wanted.
-        """
+        """(num_slots,) int32: the partner of each slot, where `bring` brings an array."""
         place = bring(self.place)
         return (place >> (2 * place_bits(place.dtype))).astype(np.int32)
 
@@ -154,8 +151,7 @@ class NodeTiles:
     def num_stretches(self, num_resident: int) -> int:
         """Blocks of a kernel that may take several tiles: stretches, and a long group each.
 
-        Args:
-            num_resident: Blocks that run at the same time.
+        `num_resident` are the blocks that run at the same time.
         """
         return self.num_long + num_shares(self.num_short, num_resident)
 
@@ -170,12 +166,8 @@ class NodeTiles:
 class _Nodes:
     """Nodes that have items, in the order in which tiles have them: long ones first.
 
-    Attributes:
-        order: Of all nodes.
-        items: (n,) all items, in the order of their nodes.
-        start: (num + 1,) first of `items` of each node.
-        num_long: Nodes with more items than a tile has.
-        first_short: (short tiles,) the first node of each tile of others.
+    `items` are in the order of their nodes, which begin at `start`, (num + 1,); `first_short` is
+    the first node of each tile of nodes that fit into one.
     """
 
     order: NodeOrder
@@ -213,17 +205,12 @@ def build_node_tiles(
     *,
     keep_order: bool = False,
 ) -> NodeTiles:
-    """Make node tiles.
+    """Make node tiles of (n,) nodes and partners, which are numbers below those counts.
 
-    Args:
-        node: (n,) node of each item, within 0 .. num_nodes - 1.
-        partner: (n,) partner of each item, within 0 .. num_partners - 1. None: no partner matters.
-        num_nodes: Number of nodes; those without items do not appear.
-        num_partners: Number of partners.
-        tile_size: Items of a tile, at most `MAX_TILE_SIZE`.
-        dtype: Of the places; None: the narrowest that takes them, `place_dtype`.
-        keep_order: Nodes are numbered in the order in which tiles shall have them, as
-            `build_node_order` found it.
+    Nodes without items do not appear; `partner` None: no partner matters. A tile has at most
+    `MAX_TILE_SIZE` items. `dtype` is of the places; None: the narrowest that takes them,
+    `place_dtype`. `keep_order`: nodes are numbered in the order in which tiles shall have them, as
+    `build_node_order` found it.
     """
     assert 0 < tile_size <= MAX_TILE_SIZE
     by = None if keep_order else partner
@@ -264,7 +251,6 @@ def _ordered_nodes(
     num_partners: int,
     tile_size: int,
 ) -> _Nodes:
-    """Group items by node and put the nodes into their order."""
     items = _grouped(node)
     of_item = node[items]
     is_first = np.ones(len(node), dtype=bool)
@@ -298,7 +284,6 @@ def _ordered_nodes(
 
 
 def _all_nodes(present: NDArray[np.int32], num_nodes: int) -> NodeOrder:
-    """Return the nodes that have items in their order, then the others."""
     is_absent = np.ones(num_nodes, dtype=bool)
     is_absent[present] = False
     nodes = np.concatenate([present, np.flatnonzero(is_absent)]).astype(np.int32)
@@ -310,7 +295,6 @@ def _all_nodes(present: NDArray[np.int32], num_nodes: int) -> NodeOrder:
 def _sample(
     touched: NDArray[np.int32], size: IntArray, is_sampled: NDArray[np.bool_]
 ) -> NodeSample:
-    """Some of the nodes; `touched` are the partners of all items, grouped by node."""
     sizes = size[is_sampled]
     return NodeSample(touched[np.repeat(is_sampled, size)], np.cumsum(sizes) - sizes)
 
@@ -410,3 +394,77 @@ def num_shares(num_tiles: int, num_resident: int) -> int:
         return -(-num_tiles // 2)
     turns = -(-num_tiles // (MOST_TILES * num_resident))
     return max(turns, LEAST_TURNS) * num_resident
+
+
+TILES_OF_CHUNK = 256
+"""Tiles are cut one after the other within a chunk of as many full tiles of items, and chunks at
+the same time. The last tile of a chunk is half empty in the mean: 0.2 % of all slots."""
+
+LOOKAHEAD = 32
+"""Nodes that are looked at when the next one does not fit: a warp's, on a device."""
+
+
+_LANE = np.arange(LOOKAHEAD)
+
+
+def pack_tiles(order: IntArray, start: IntArray, num_long: int, tile_size: int) -> IntArray:
+    """Cut tiles of short nodes, and put these into the order in which tiles have them.
+
+    `order` has the nodes, long ones first, and `start` the items of all nodes before each; both are
+    changed. Returns the place in `order` of the first node of each tile, (num_tiles,).
+    """
+    num_nodes = len(order)
+    if num_nodes == num_long:
+        return np.empty(0, dtype=np.int64)
+    chunk = np.arange(start[num_long], start[-1], TILES_OF_CHUNK * tile_size)
+    first = np.searchsorted(start, chunk)
+    end = np.append(first[1:], num_nodes)
+    # a chunk has no node if the last one begins before it
+    goes_on = first < end
+    found = []
+    while np.any(goes_on):
+        first, end = first[goes_on], end[goes_on]
+        found.append(first)
+        full_at = start[first] + tile_size
+        following = np.minimum(np.searchsorted(start, full_at, side="right") - 1, end)
+        first = following + _fill_up(order, start, following, end, full_at)
+        goes_on = first < end
+    return np.sort(np.concatenate(found))
+
+
+def _fill_up(
+    order: IntArray, start: IntArray, first: IntArray, end: IntArray, full_at: IntArray
+) -> IntArray:
+    """Move nodes that fit before those that wait, for tiles that lack items; count them.
+
+    `order` and `start` as in `pack_tiles`; `first` is the node that does not fit into each tile,
+    `end` past the last node of its chunk, `full_at` the value of `start` after a full tile.
+    """
+    place = first[:, None] + _LANE
+    is_near = place < end[:, None]
+    near = np.minimum(place, len(order) - 1)
+    size = start[near + 1] - start[near]
+    fits = _first_fit(np.where(is_near, size, np.iinfo(np.int64).max), full_at - start[first])
+    last = LOOKAHEAD - 1 - np.argmax(fits[:, ::-1], axis=1)
+    moves = np.any(fits, axis=1, keepdims=True) & (last[:, None] >= _LANE)
+    # those that fit, those that wait, those that stay where they are
+    turn = np.argsort(np.where(moves, ~fits, 2), axis=1, kind="stable")
+    moved = order[np.take_along_axis(near, turn, axis=1)]
+    ends = start[first][:, None] + np.cumsum(np.take_along_axis(size, turn, axis=1), axis=1)
+    order[place[moves]] = moved[moves]
+    start[place[moves] + 1] = ends[moves]
+    count: IntArray = fits.sum(axis=1)
+    return count
+
+
+def _first_fit(size: IntArray, room: IntArray) -> NDArray[np.bool_]:
+    """(n, LOOKAHEAD) nodes, one after the other: whether each fits into what is left of `room`."""
+    fits = np.zeros(size.shape, dtype=bool)
+    may = size <= room[:, None]
+    while np.any(may):
+        column = np.argmax(may, axis=1)
+        chosen = may & (column[:, None] == _LANE)
+        fits |= chosen
+        room = room - np.sum(size, axis=1, where=chosen)
+        may &= (column[:, None] < _LANE) & (size <= room[:, None])
+    return fits

@@ -6,6 +6,8 @@ middle of its nodes; M. O. Hill, *Journal of Ecology* 61, 1973), and numbers alo
 the plane. `memory.tiling.node_tiles` sorts nodes by these.
 
 All in integers: a device makes the same numbers. Once for a structure, from a sample of the nodes.
+
+Also here: keys by which eliminated nodes are ordered: those with neighbouring keys share partners.
 """
 
 from dataclasses import dataclass
@@ -41,12 +43,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class NodeSample:
-    """Some nodes and their partners.
-
-    Attributes:
-        partner: (n,) partner of each item, grouped by node.
-        start: (num_nodes,) first item of each node; all have some.
-    """
+    """The partner of each item, grouped by node, and the first item of each node; all have some."""
 
     partner: NDArray[np.int32]
     start: Whole
@@ -54,11 +51,10 @@ class NodeSample:
 
 @dataclass(frozen=True)
 class PartnerLabels:
-    """Two permutations.
+    """Two permutations, (num_partners,) int32 each.
 
-    Attributes:
-        label: (num_partners,) int32: partners that share nodes are close.
-        rarity: (num_partners,) int32: place of each when sorted by number of items.
+    By `label` partners that share nodes are close; `rarity` is the place of each when sorted by
+    number of items.
     """
 
     label: NDArray[np.int32]
@@ -79,11 +75,7 @@ def first_coordinates(num_partners: int) -> NDArray[np.int32]:
 
 
 def partner_labels(sample: NodeSample, num_partners: int) -> PartnerLabels | None:
-    """Numbers of partners in which those that share nodes are close.
-
-    Returns:
-        None: the given numbers are as good.
-    """
+    """Numbers of partners in which those that share nodes are close; None: the given ones are."""
     if not FEWEST_PARTNERS <= num_partners <= MOST_PARTNERS or len(sample.start) == 0:
         return None
     place = first_coordinates(num_partners).astype(np.int64)
@@ -111,9 +103,7 @@ def _averaged(place: Whole, sample: NodeSample, size: Whole, count: Whole) -> Wh
 def normalised(place: Whole, count: Whole) -> Whole:
     """Coordinates without the constant that averaging tends to, and without their correlation.
 
-    Args:
-        place: (2, num_partners), 0 or more.
-        count: (num_partners,) items, the weights.
+    `place` is (2, num_partners), 0 or more; the weights `count` are the partners' items.
     """
     total = int(count.sum())
     first, second = (one - int((count * one).sum()) // total for one in place)
@@ -133,11 +123,7 @@ def _scaled(offset: Whole, squares: int, total: int) -> Whole:
 
 
 def labels_along_curve(place: NDArray[np.integer]) -> NDArray[np.int32]:
-    """Ranks of places along Morton's curve through ranks of coordinates.
-
-    Args:
-        place: (2, num_partners), 0 or more.
-    """
+    """Ranks of (2, num_partners) places, 0 or more, along Morton's curve through their ranks."""
     num_partners = place.shape[1]
     code = np.zeros(num_partners, dtype=np.int64)
     for axis in range(2):
@@ -162,3 +148,54 @@ def _span(label: NDArray[np.int32], start: Whole) -> int:
     """
     apart = np.maximum.reduceat(label, start) - np.minimum.reduceat(label, start)
     return int(np.frexp(apart.astype(np.float64))[1].sum())
+
+
+KEY_BITS = 30
+"""Bits of a key."""
+
+
+def locality_keys(
+    touched: NDArray[np.int32], start: Whole, labels: PartnerLabels | None, num_partners: int
+) -> Whole:
+    """Keys of KEY_BITS: nodes with neighbouring keys share partners.
+
+    How far along Hilbert's curve through the plane of lowest and highest partner a node lies. With
+    labels, first the label of its rarest partner (figures: docs/design/0012-elimination.md).
+
+    The first is for partners whose numbers say who is close, the second for others. Rejected too:
+    median or mean partner, lowest and second, commonest partner first, three coordinates or more.
+    """
+    number = touched if labels is None else labels.label[touched]
+    partner_bits, curve_bits = key_bits(num_partners, labels is not None)
+    shift = max(0, partner_bits - curve_bits)
+    lowest, highest = np.minimum.reduceat(number, start), np.maximum.reduceat(number, start)
+    key = along_curve(lowest >> shift, highest >> shift, curve_bits)
+    if labels is not None:
+        label_of_rarity = np.empty_like(labels.label)
+        label_of_rarity[labels.rarity] = labels.label
+        rarest = np.minimum.reduceat(labels.rarity[touched], start)
+        key |= label_of_rarity[rarest].astype(np.int64) << (2 * curve_bits)
+    return key
+
+
+def key_bits(num_partners: int, has_labels: bool) -> tuple[int, int]:
+    """Bits of the number of a partner, and of a coordinate on the curve."""
+    partner_bits = max(0, num_partners - 1).bit_length()
+    return partner_bits, (KEY_BITS - (partner_bits if has_labels else 0)) // 2
+
+
+def along_curve(x: NDArray[np.int32], y: NDArray[np.int32], bits: int) -> Whole:
+    """Return how far along Hilbert's curve cells of a square lie; D. Hilbert, Math. Ann. 38, 1891.
+
+    Columns and rows, (n,) each, are within 0 .. 2^bits - 1, with 15 bits at most.
+    """
+    distance = np.zeros(len(x), dtype=np.int32)
+    for bit in range(bits - 1, -1, -1):
+        right, down = (x >> bit) & 1, ((y >> bit) & 1) ^ 1
+        distance <<= 2
+        distance |= (3 * right) ^ down ^ 1
+        # below: mirrored at the corner, then with x and y exchanged; lower bits are all that count
+        flip = (right & down) * np.int32((1 << bit) - 1)
+        change = (x ^ y) & -down
+        x, y = x ^ change ^ flip, y ^ change ^ flip
+    return distance.astype(np.int64)

@@ -91,12 +91,7 @@ class TileIndex:
 
 
 def build_tile_order(index: NDArray[np.int32], tile_size: int) -> TileOrder:
-    """Sort every tile of `tile_size` consecutive items.
-
-    Args:
-        index: (n,) object of each item; any numbers.
-        tile_size: Items of a tile, at most 32768.
-    """
+    """Sort every tile of `tile_size` consecutive items, at most 32768, by their (n,) object."""
     num_items = int(index.shape[0])
     num_tiles = -(-num_items // tile_size)
     missing = np.iinfo(np.int64).max
@@ -117,12 +112,9 @@ def build_tile_order(index: NDArray[np.int32], tile_size: int) -> TileOrder:
 
 
 def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int) -> TileIndex:
-    """Find the distinct indices of every tile of `tile_size` consecutive items.
+    """Find the distinct indices of every tile of `tile_size` consecutive items, at most 65535.
 
-    Args:
-        index: (n,) object of each item, within 0 .. num_objects - 1.
-        num_objects: Number of objects.
-        tile_size: Items of a tile, at most 65535.
+    `index` is (n,), within 0 .. num_objects - 1.
     """
     num_items = int(index.shape[0])
     num_tiles = -(-num_items // tile_size)
@@ -160,19 +152,12 @@ def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int)
 def locality_order(
     main: NDArray[np.int32], partner: NDArray[np.int32] | None, num_main: int
 ) -> NDArray[np.int64]:
-    """The order of items in which tiles have few distinct indices of two kinds.
+    """The order of items in which tiles have few distinct indices of two kinds, (n,).
 
-    Items of one `main` object stay together, and these groups are sorted by the lowest partner
-    any item of the group has: neighbouring groups then share partners. (For bundle adjustment:
+    Items of one `main` object stay together, and these groups are sorted by the lowest partner any
+    item of the group has: neighbouring groups then share partners. (For bundle adjustment:
     observations of a point stay together, and points seen by the same cameras are neighbours.)
-
-    Args:
-        main: (n,) index whose objects have few items each.
-        partner: (n,) index whose objects have many; None: sort by `main` alone.
-        num_main: Number of `main` objects.
-
-    Returns:
-        (n,) the item to put at each place; items of one group keep their order.
+    Objects of `main` have few items each, those of `partner` many; None: sort by `main` alone.
     """
     if partner is None:
         return np.argsort(main, kind="stable")

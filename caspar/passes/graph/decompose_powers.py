@@ -38,12 +38,9 @@ _ROOTS = ((Op.SQRT, 2), (Op.RSQRT, -2), (Op.CBRT, 3), (Op.RCBRT, -3))
 
 @dataclass(frozen=True, slots=True)
 class PowerStep:
-    """One step: `op` applied to powers of the base.
+    """One step to a power of the base: `op` applied to other powers, by their exponents.
 
-    Attributes:
-        exponent: The power computed.
-        op: MUL, RCP, a root, or POW (of the base itself).
-        operands: Exponents of the powers it is computed from.
+    The op is MUL, RCP, a root, or POW (of the base itself).
     """
 
     exponent: Fraction
@@ -82,11 +79,7 @@ def is_combined(inner: Fraction, outer: Fraction) -> bool:
 def plan_powers(
     exponents: tuple[Fraction, ...], costs: OpCosts, positive: bool
 ) -> dict[Fraction, PowerStep]:
-    """Steps that compute every exponent of a set.
-
-    Returns:
-        Exponent -> its step, for the wanted powers and those on the way. Exponent 1 is given.
-    """
+    """Steps that compute every exponent of a set, and those on the way. Exponent 1 is given."""
     ascending = sorted(exponents, key=_simplicity)
     orders = [ascending, sorted(ascending, key=lambda e: e > 0)]
     plans = [_plan_in_order(order, costs, positive) for order in orders]
@@ -310,7 +303,6 @@ def decompose_powers(graph: Graph, costs: OpCosts) -> Graph:
 
 
 def _powers(graph: Graph) -> dict[int, Power]:
-    """Every value that is a rational power of another one, by its innermost base."""
     powers: dict[int, Power] = {}
     for call in graph.calls:
         exponent = _exponent(graph, call)
@@ -335,7 +327,6 @@ def _exponent(graph: Graph, call: Call) -> Fraction | None:
 
 
 def _wanted(graph: Graph, powers: dict[int, Power]) -> dict[int, dict[Fraction, None]]:
-    """Base -> exponents that some other call reads."""
     wanted: dict[int, dict[Fraction, None]] = {}
     for call in graph.calls:
         for position, value in enumerate(call.operands):
@@ -360,7 +351,6 @@ def _make(
     base: int,
     exponent: Fraction,
 ) -> int:
-    """The new value of a power, made with what it needs when it is first asked for."""
     known = made.get((base, exponent))
     if known is not None:
         return known

@@ -88,10 +88,8 @@ def _make(
 class _Reductions:
     """The sums (or products) of a graph while subsets are taken out of them.
 
-    Attributes:
-        op: SUM or PROD.
-        members: Reduction's value -> its elements, each with its sign.
-        places: Element -> the reductions it is in, each with its sign there.
+    `members` has the elements of each reduction, `places` the reductions of each element, both with
+    signs.
     """
 
     def __init__(self, graph: Graph, op: Op) -> None:
@@ -107,7 +105,6 @@ class _Reductions:
                 self._add(call.outputs[0], _elements(graph, call))
 
     def share(self) -> bool:
-        """Take out subsets while that saves anything; return whether any was taken out."""
         counts: Counter[Pair] = Counter()
         for value in self.members:
             counts.update(self._near_pairs(value))
@@ -161,7 +158,6 @@ class _Reductions:
         )
 
     def _most_frequent(self) -> tuple[list[int], dict[Element, int]] | None:
-        """The next subset to take out, and where; signs are relative to its first element."""
         best: tuple[list[int], dict[Element, int]] | None = None
         best_count = num_ties = 0
         passed: list[tuple[Pair, int]] = []
@@ -216,7 +212,6 @@ class _Reductions:
     # -- taking out ----------------------------------------------------------------------------
 
     def _take_out(self, where: list[int], subset: dict[Element, int]) -> None:
-        """Replace a subset by one element in every reduction that has it."""
         first = next(iter(subset))
         orientations = {value: self.members[value][first] for value in where}
         whole = [value for value in where if len(self.members[value]) == len(subset)]
@@ -252,7 +247,6 @@ class _Reductions:
 
 
 def _elements(graph: Graph, call: Call) -> dict[Element, int]:
-    """The operands of a reduction; negated terms of a sum by what is negated."""
     elements: dict[Element, int] = {}
     counts: Counter[int] = Counter()
     for operand in call.operands:

@@ -41,20 +41,16 @@ def assign_registers(schedule: Schedule) -> Program:
 
 
 class _Pool:
-    """The registers of one kind; the lowest free one is taken first."""
-
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._free: list[int] = []
         self.size = 0
 
     def take(self) -> Register:
-        """A free register, or a new one."""
         if self._free:
             return f"{self._prefix}{heapq.heappop(self._free)}"
         self.size += 1
         return f"{self._prefix}{self.size - 1}"
 
     def free(self, register: Register) -> None:
-        """Give a register back."""
         heapq.heappush(self._free, int(register[1:]))

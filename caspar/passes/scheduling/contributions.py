@@ -23,13 +23,9 @@ _MUL, _NMUL, _FMA, _FNMA = Op.MUL, Op.NMUL, Op.FMA, Op.FNMA
 
 
 class Move(NamedTuple):
-    """One binary step of an accumulator.
+    """One binary step of an accumulator, which is among the operands once it was started.
 
-    Attributes:
-        op: ADD, SUB, MUL, NMUL, FMA, FNMA or NEG.
-        operands: Values read; the accumulator is among them once it was started.
-        reads: The operands other than the accumulator and the factors of `product`.
-        product: The fused product that is contributed.
+    `reads` are the others, without the factors of `product`, the fused product that is contributed.
     """
 
     op: Op
@@ -39,14 +35,10 @@ class Move(NamedTuple):
 
 
 class ProductState:
-    """A product while it is scheduled.
+    """A product while it is scheduled; of `available` factors a partial product comes first.
 
-    Attributes:
-        call: Its call index.
-        available: Factors that can be multiplied now; a partial product comes first.
-        num_left: Factors not yet multiplied together, a partial product counting as one.
-        num_final: Factors that are left when it is complete: 2 if fused, else 1.
-        is_started: Whether the first available factor is a partial product.
+    `num_left` factors are not yet multiplied together, a partial product counting as one;
+    `num_final` are left when it is complete: 2 if fused, else 1.
     """
 
     __slots__ = ("_first_op", "available", "call", "is_started", "num_final", "num_left")
@@ -118,15 +110,10 @@ class _Start(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SumTerms:
-    """The terms of a sum. Once for each graph.
+    """The terms of a sum, once for each graph.
 
-    Attributes:
-        call: The sum's call index.
-        num_terms: Their number.
-        signs: Plain term's value -> for each occurrence, whether it is subtracted.
-        negative_products: Call indices of fused products that are subtracted.
-        any_positive: Whether a term is added.
-        start: What the first step is made of.
+    `signs` has for each occurrence of a plain term whether it is subtracted; `negative_products`
+    are call indices of fused products that are subtracted.
     """
 
     call: int
@@ -153,13 +140,7 @@ class SumTerms:
 
 
 class SumState:
-    """A sum while it is scheduled.
-
-    Attributes:
-        is_started: Whether there is a partial sum.
-        num_left: Terms not yet contributed.
-        num_final: Terms that are left when it is complete.
-    """
+    """A sum while it is scheduled: terms left now, and when it is complete."""
 
     __slots__ = (
         "_accumulator",
@@ -233,7 +214,6 @@ class SumState:
     def _contribution(
         self, accumulator: int, start: tuple[int, ...], sole_reader: Sequence[int]
     ) -> Move | None:
-        """A step that adds one available term to a value; `start` is its read, at the start."""
         call = self._terms.call
         best: Move | None = None
         for op, terms in ((_ADD, self._positives), (_SUB, self._negatives)):

@@ -34,12 +34,10 @@ _ROLES = {Op.SUM: Role.SUM, Op.PROD: Role.PRODUCT}
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One contribution to a sum.
+    """One contribution to a sum, which may be subtracted.
 
-    Attributes:
-        value: What is added. A fused product's value is never computed by itself.
-        product: Index of the fused product's call, or None.
-        negative: Whether it is subtracted.
+    A fused product's value is never computed by itself; `product` is the index of its call, or
+    None.
     """
 
     value: int

@@ -37,11 +37,7 @@ class Policy(Enum):
 
 
 class DepthFirstQueue:
-    """The opening steps that could be made now, the one that is first in depth-first order first.
-
-    Args:
-        order: K of each call.
-    """
+    """The steps that could be made now, the first in depth-first order (K) first."""
 
     def __init__(self, order: Sequence[int]) -> None:
         self._order = order

@@ -16,20 +16,7 @@ A trial can only be kept if its peak is lower than the lowest before it. So a tr
 that reaches that peak, and one whose depth-first order was tried before is left out. Both count as
 whole trials for the budget: the schedule is the one that whole trials would have found.
 
-Peak pressure found (tests/passes/kernels.py): paper = the paper's key recomputed for every step
-that could be made, in an experiment not kept; release = the two tiers with that key; depth = with
-K alone; best = of all that were tried.
-
-    ============================= ===== ======= ===== ====
-    kernel                        paper release depth best
-    ============================= ===== ======= ===== ====
-    reprojection_jacobian            40      37    30   30
-    reprojection_normal_equations    46      50    38   32
-    gram_of_stored_jacobian          22      22    20   20
-    cholesky_9                       54      54    54   54
-    cholesky_factor_9                34      34    40   34
-    matrix_product_6                 76      76    48   48
-    ============================= ===== ======= ===== ====
+Peak pressure of the variants: docs/design/0004-scheduling.md.
 
 Also here: one trial: orders the calls of a graph by one policy and one depth-first order.
 """
@@ -52,14 +39,9 @@ from caspar.passes.scheduling.steps import Schedule, Step
 
 
 class Trial:
-    """One run over one graph.
+    """One run over one graph; the queue decides which opening step comes next.
 
-    Args:
-        queue: Decides which opening step comes next.
-
-    Attributes:
-        steps: Steps made so far.
-        peak: Greatest number of values, truth values apart, that were live at once.
+    `peak` is the greatest number of values, truth values apart, that were live at once.
     """
 
     def __init__(self, dependencies: Dependencies, queue: OpeningQueue) -> None:
@@ -100,7 +82,6 @@ class Trial:
     # -- progress of one call --------------------------------------------------------------------
 
     def _advance(self, call: int) -> None:
-        """Make every step of a call that does not raise the pressure."""
         state = self._states[call]
         if state is None:
             # or an accumulator to which nothing is available yet
@@ -128,7 +109,6 @@ class Trial:
             self._queue.push(call)
 
     def _open(self, call: int) -> None:
-        """Make the next step of a call although it raises the pressure."""
         state = self._states[call]
         if state is None:
             self._make_plain(call)
@@ -139,7 +119,6 @@ class Trial:
         self._pending.append(call)
 
     def _frees(self, move: Move) -> bool:
-        """Return whether a move is the last to read some value."""
         reads = move.reads
         if move.product is not None:
             reads = (*reads, *move.product.final_reads())
@@ -221,14 +200,12 @@ class Trial:
             self._num_live -= self._dependencies.pressure[value]
 
     def _state(self, call: int) -> SumState | ProductState:
-        """The state of an accumulator, which is made when it is first needed."""
         state = self._states[call]
         if state is None:
             state = self._states[call] = self._dependencies.new_state(call)
         return state
 
     def _offer_product(self, product: ProductState) -> None:
-        """A fused product is ready: tell the sum."""
         sum_call = self._fused_into[product.call]
         state = self._state(sum_call)
         assert isinstance(state, SumState)
@@ -236,7 +213,6 @@ class Trial:
         self._pending.append(sum_call)
 
     def _consume(self, value: int, call: int, num_reads: int) -> None:
-        """A call has read a value."""
         if self._num_reads[value] == 0:
             return  # a literal
         self._num_reads[value] -= num_reads
@@ -271,12 +247,10 @@ class OperandOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TraversalSpec:
-    """A depth-first traversal.
+    """A depth-first traversal, with an order of the operands.
 
-    Attributes:
-        seed: 0 visits stores as they are; another number shuffles the stored arguments, keeping
-            the chunks of each argument together and in order.
-        operands: Order of the operands.
+    The seed 0 visits stores as they are; another number shuffles the stored arguments, keeping the
+    chunks of each argument together and in order.
     """
 
     seed: int
@@ -322,7 +296,6 @@ class DepthFirstOrders:
         return tuple(store for argument in arguments for store in self._stores[argument])
 
     def _sorted_operands(self, weights: Sequence[float] | None) -> list[list[int]]:
-        """Return the producers of each call's operands, by ascending weight, then as given."""
         producer = self._graph.producer
         if weights is None:
             return [[producer[value] for value in call.operands] for call in self._graph.calls]
@@ -334,7 +307,6 @@ class DepthFirstOrders:
 
 
 def _positions(stores: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Position of each call behind its operands, which are visited in the given order."""
     position = [-1] * len(operands)
     count = 0
     for store in stores:
@@ -425,13 +397,7 @@ def trials() -> Iterator[tuple[Policy, TraversalSpec]]:
 
 
 def schedule_once(graph: Graph, policy: Policy, traversal: TraversalSpec) -> Schedule:
-    """One order, whatever its peak.
-
-    Args:
-        graph: What to order.
-        policy: What decides between opening steps.
-        traversal: Gives the key's K.
-    """
+    """One order, whatever its peak; the policy decides, the traversal gives the key's K."""
     dependencies = find_dependencies(graph, plan_accumulators(graph))
     trial = _trial(dependencies, policy, DepthFirstOrders(graph).order(traversal))
     trial.run(math.inf)

@@ -9,14 +9,9 @@ from caspar.ir.ops import Op
 
 
 class Step(NamedTuple):
-    """One instruction whose operands are values, not yet registers.
+    """One instruction whose operands are values, not yet registers; see `Call`.
 
-    Attributes:
-        op: One of the ops of programs.
-        outputs: Values written, each by one step only.
-        operands: Values read.
-        data: As in `Call`.
-        origin: As in `Call`.
+    The op is one of programs; each output is written by one step only.
     """
 
     op: Op
@@ -28,13 +23,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps in execution order.
-
-    Attributes:
-        steps: Every step after the producers of its operands.
-        literals: Value -> number, for operands that are literals; no step produces them.
-        dtype: Floating type.
-    """
+    """Steps in execution order; no step produces the values in `literals`."""
 
     steps: tuple[Step, ...]
     literals: dict[int, float]

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from caspar.codegen.source import CPU_TILE_SIZE, KernelSource
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array, PickedRows
-from caspar.memory.binding import Binding, Late
+from caspar.memory.array import Array, Binding, Late, PickedRows
 from caspar.memory.host_values import largest_of_columns, write_moved
 from caspar.memory.tiling.node_tiles import (
     NodeOrder,
@@ -37,6 +36,7 @@ from caspar.memory.tiling.tiles import (
 )
 from caspar.runtime.array_tools import host_checksum
 from caspar.runtime.backend import (
+    CPU_TRAITS,
     HostCopies,
     HostScalars,
     Kernel,
@@ -45,6 +45,7 @@ from caspar.runtime.backend import (
     Loop,
     PlainDecision,
     PlainSteps,
+    SequenceLoop,
 )
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import num_threads
@@ -52,17 +53,13 @@ from caspar.runtime.cpu.launch import (
     CpuCopies,
     CpuKernel,
     CpuLaunch,
+    CpuPlainSteps,
     CpuScalars,
     CpuSequence,
 )
-from caspar.runtime.factorization import (
-    DenseFactorization,
-    SparseFactorization,
-)
+from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.parameters import bound_parts
-from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
-from caspar.runtime.traits import CPU_TRAITS
 
 
 class CpuIndexing:
@@ -227,8 +224,6 @@ class CpuBackend(CpuIndexing):
         diagonals: Sequence[Array],
     ) -> PlainSteps | None:
         """Return the compiled driver, unless a step takes far longer than the host's part in it."""
-        from caspar.runtime.cpu.plain_steps import CpuPlainSteps
-
         launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
         assert isinstance(accept, CpuSequence)
         made = CpuPlainSteps(decision(), launches, accept)

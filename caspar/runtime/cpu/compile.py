@@ -32,9 +32,7 @@ def _translator_digest() -> bytes:
 def function_address(source: KernelSource) -> int:
     """Compile a kernel, or fetch it from the store; the address of `f(parameter table, tile)`.
 
-    Raises:
-        CompileError: The source cannot be compiled.
-        BackendError: The process was forked while another thread compiled.
+    Raises a `BackendError` if the process was forked while another thread compiled.
     """
     text = source.text.replace(f"def {source.name}(", "def kernel(", 1)
     digest = hashlib.sha256(_translator_digest() + text.encode()).hexdigest()

@@ -18,6 +18,7 @@ from scipy.sparse import csc_matrix
 from threadpoolctl import ThreadpoolController
 
 from caspar.memory.array import Array
+from caspar.runtime.factorization import padded_matrix
 
 FloatArray = NDArray[np.float64]
 
@@ -82,15 +83,11 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 class LapackCholesky:
-    """A dense matrix, factorised in its place by LAPACK's potrf.
-
-    Args:
-        size: Rows and columns.
-        outcome: (2,) float64 that `solve` writes; None: its own.
-    """
+    """A dense matrix, factorised in its place by LAPACK's potrf."""
 
     def __init__(self, size: int, outcome: Array | None = None) -> None:
-        self.matrix: FloatArray = np.empty((size, size))
+        self.memory, self.matrix = padded_matrix(np, size)
+        self.probes = False
         self.outcome = np.zeros(2) if outcome is None else outcome
         names = ("potrf", "potrs", "potri")
         self._factorize, self._solve, self._invert = get_lapack_funcs(names, (self.matrix,))
@@ -123,6 +120,9 @@ class LapackCholesky:
             self._run(work)
         self._write_outcome(info, solution)
 
+    def launch(self, rhs: Array, solution: Array) -> None:
+        """Return None: the host calls the library."""
+
     def invert(self, inverse: Array) -> None:
         """Invert by the factor."""
         info = self._info
@@ -144,7 +144,6 @@ class LapackCholesky:
             self.outcome[:] = 0.0, self._factor.diagonal().min(initial=1.0) ** 2
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Run `work`, on one thread if there are few rows."""
         if len(self.matrix) <= FEW_ROWS:
             on_one_thread(work)
         else:
@@ -163,10 +162,6 @@ class LapackQr:
     digits. If the matrix has less than full rank, unknowns that are not determined are zero. The
     order of the columns is kept for the next matrix as long as no pivot of it is zero: without
     pivoting LAPACK is several times as fast.
-
-    Args:
-        num_rows: Rows of the matrix.
-        size: Columns.
 
     Attributes:
         matrix: (size, num_rows), each row a column of the matrix; `solve` makes its length 1.
@@ -256,14 +251,7 @@ class LapackQr:
         return found
 
     def _decompose(self, order: NDArray[np.intp]) -> Any:
-        """Set the factors as LAPACK returns them, the order of the columns, and pivots.
-
-        Args:
-            order: Of the rows.
-
-        Returns:
-            LAPACK's tau.
-        """
+        """Set factors, order of columns and pivots of the rows in that order; return tau."""
         rounding = max(NO_PIVOT, 4.0 * math.sqrt(len(order))) * float(np.finfo(np.float64).eps)
         if self._order is not None:
             rows = self.matrix[self._order][:, order].T
@@ -296,11 +284,9 @@ MOST_PADDING = 64
 
 
 def size_for_ordering(degrees: NDArray[np.integer[Any]], most_padding: float = MOST_PADDING) -> int:
-    """Rows of a matrix in which AMD looks at all rows but a few.
+    """Rows of a matrix in which AMD looks at all rows but a few, from their degrees.
 
-    Args:
-        degrees: Entries beside the diagonal, of each row.
-        most_padding: Times as large a matrix may be made for that.
+    The matrix may be made `most_padding` times as large for that.
     """
     size = len(degrees)
     unseen = np.sort(degrees[degrees > 10.0 * math.sqrt(size)])
@@ -313,17 +299,9 @@ def size_for_ordering(degrees: NDArray[np.integer[Any]], most_padding: float = M
 class QdldlFactorization:
     """A sparse matrix, factorised by QDLDL (L D L^T) in the order that AMD finds.
 
-    Rows of the identity are added where that makes for a better order.
-
-    Args:
-        indptr: (size + 1,) where the rows of the lower triangle begin.
-        indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
-        size: Rows and columns.
-        outcome: (2,) float64 that `solve` writes; None: its own.
-        most_padding: Times as large the matrix may be made.
-        remarks: Why this library was taken.
-        values: (nnz,) entries of a matrix that is factorised at once. None: the pattern is analysed
-            by factorising the identity.
+    Rows of the identity are added, up to `most_padding` times the size, where that makes for a
+    better order. `values` are the (nnz,) entries of a matrix that is factorised at once; None: the
+    pattern is analysed by factorising the identity. `remarks` say why this library was taken.
     """
 
     def __init__(

@@ -285,13 +285,7 @@ def driver_text(threads: str) -> str:
 
 
 class _Driver:
-    """The compiled functions.
-
-    Attributes:
-        run: Runs launches: team, functions, tables, numbers of tiles, number of launches, flag,
-            number of runs.
-        new_team: Starts a team of a number of threads; its address.
-    """
+    """The compiled functions: `run` for launches; `new_team` starts threads for its address."""
 
     def __init__(self) -> None:
         text = driver_text(primitives())
@@ -354,16 +348,10 @@ def run_launches(
     flag: int | None = None,
     max_runs: int = 1,
 ) -> None:
-    """Run launches in order, several times.
+    """Run launches in order, at most `max_runs` times, until the float64 at `flag` is not zero.
 
-    Args:
-        functions: Address of (num_launches,) int64 addresses.
-        tables: Address of (num_launches,) int64 addresses of parameter tables.
-        num_tiles: Address of (num_launches,) int64.
-        num_launches: Launches.
-        is_shared: Whether one of them has several tiles.
-        flag: Address of a float64: no further run once it is not zero.
-        max_runs: Runs at most.
+    `functions`, `tables` and `num_tiles` are addresses of (num_launches,) int64. `is_shared`: one
+    of the launches has several tiles.
     """
     _driver().run(
         _TEAMS.address() if is_shared else None,

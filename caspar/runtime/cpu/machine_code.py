@@ -17,7 +17,7 @@ from typing import Any
 import llvmlite
 from llvmlite import binding as llvm
 
-from caspar.codegen.llvm.functions import EXTERNAL
+from caspar.codegen.llvm.instructions import EXTERNAL
 from caspar.errors import CompileError, OptionError
 from caspar.runtime.cache import read_entry, write_entry
 from caspar.runtime.cpu.threads import system_functions
@@ -36,27 +36,13 @@ _ENGINES: list[Any] = []
 
 
 def load_code(key: str, symbols: Sequence[str]) -> list[int] | None:
-    """The addresses of functions as they were stored; None if they were not.
-
-    Args:
-        key: Text that determines them.
-        symbols: Their names.
-    """
+    """The addresses of functions, stored under a text that determines them; or None."""
     code = read_entry(KIND, f"{_platform()} {key}")
     return None if code is None else _addresses(code, symbols)
 
 
 def compile_code(key: str, symbols: Sequence[str], module: str) -> list[int]:
-    """Compile functions and store them; their addresses.
-
-    Args:
-        key: Text that determines them.
-        symbols: Their names.
-        module: LLVM IR.
-
-    Raises:
-        CompileError: LLVM does not take it.
-    """
+    """Compile functions of LLVM IR and store them under a text that determines them."""
     code = _compiled(module)
     write_entry(KIND, f"{_platform()} {key}", code)
     return _addresses(code, symbols)
@@ -97,10 +83,9 @@ def _processor() -> tuple[str, str]:
 
 
 def chosen_processor() -> tuple[str, str] | None:
-    """The level of x86-64 and the features that the environment names; None: it names none.
+    """The level of x86-64 and the features that the environment names; None: none.
 
-    Raises:
-        OptionError: There is no such level.
+    Raises an `OptionError` if there is no such level.
     """
     text = os.environ.get(PROCESSOR_VARIABLE, "")
     name, _, features = text.partition(",")
@@ -139,7 +124,6 @@ def _target_machine() -> Any:
 
 @cache
 def _add_symbols() -> None:
-    """Let LLVM find the functions of the C library that machine code calls."""
     library = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else find_library("m"))
     for name in EXTERNAL:
         function = getattr(library, name, None)

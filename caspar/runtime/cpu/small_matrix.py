@@ -189,12 +189,8 @@ def _function(name: str, text: str) -> CpuFunction:
 class _Compiled:
     """A factorisation that one function does.
 
-    Args:
-        function: What does it.
-        values: Entries of the lower triangle by rows.
-        arrays: What it is told besides, before the number of rows.
-        size: Rows and columns.
-        outcome: (2,) float64 that `solve` writes; None: its own.
+    Its `values` are the entries of the lower triangle by rows; `arrays` are what the function is
+    told before the number of rows.
     """
 
     remarks: tuple[str, ...] = ()
@@ -222,11 +218,9 @@ class _Compiled:
         """Do nothing: `solve` factorises too."""
 
     def solve(self, rhs: Array, solution: Array) -> None:
-        """Factorise and solve."""
         CpuSequence([self.launch(rhs, solution)]).run()
 
     def launch(self, rhs: Array, solution: Array) -> CpuLaunch:
-        """Return the launch that factorises and solves."""
         before, behind = (self.values, *self._arrays), (rhs, solution, self.outcome)
         first, last = ([array.ctypes.data for array in part] for part in (before, behind))
         table = np.array([*first, self._size, *last], dtype=np.int64)
@@ -234,12 +228,7 @@ class _Compiled:
 
 
 class FullFactorization(_Compiled):
-    """A matrix that is full; see `SparseFactorization` for what is the same of all of them.
-
-    Args:
-        size: Rows and columns.
-        outcome: (2,) float64 that `solve` writes; None: its own.
-    """
+    """A matrix that is full; see `SparseFactorization` for what all of them have."""
 
     def __init__(self, size: int, outcome: Array | None = None) -> None:
         work = np.zeros((size + 2, size))
@@ -251,12 +240,8 @@ class FullFactorization(_Compiled):
 class SmallFactorization(_Compiled):
     """A sparse matrix in an order that is known.
 
-    Args:
-        indptr: (size + 1,) where the rows of the lower triangle begin.
-        indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
-        factor: Where the columns of L begin, without its diagonal of ones, and their rows.
-        order: (size,) the row of the matrix that each of L is.
-        outcome: (2,) float64 that `solve` writes; None: its own.
+    `factor`: where the columns of L begin, without its diagonal of ones, and their rows; `order`:
+    the row of the matrix that each of L is.
     """
 
     def __init__(

@@ -104,18 +104,8 @@ class SupernodalFactorization:
     """A sparse matrix, factorised by RSLAB (L D L^T) in an order that it chooses by the fill.
 
     The result does not depend on the number of threads. In a process that was forked since it was
-    made, QDLDL factorises instead.
-
-    Args:
-        indptr: (size + 1,) where the rows of the lower triangle begin.
-        indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
-        size: Rows and columns.
-        outcome: (2,) float64 that `solve` writes; None: its own.
-
-    Attributes:
-        probes: As in `SparseFactorization`.
-        operations_of_entry: Operations of a factorisation by entries of the factor.
-        num_threads: Threads that factorise.
+    made, QDLDL factorises instead. `operations_of_entry` are the operations of a factorisation by
+    entries of the factor.
     """
 
     def __init__(

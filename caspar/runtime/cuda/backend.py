@@ -11,15 +11,8 @@ import cupy
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding, Late
-from caspar.runtime.backend import (
-    Kernel,
-    Launch,
-    LaunchSequence,
-    Loop,
-    PlainDecision,
-)
+from caspar.memory.array import Array, Binding, Late
+from caspar.runtime.backend import CUDA_TRAITS, Kernel, Launch, LaunchSequence, Loop, PlainDecision
 from caspar.runtime.cuda.compile.compilation import Compilation, compilation
 from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_usage, resident_blocks
 from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence
@@ -32,13 +25,9 @@ from caspar.runtime.cuda.loop.loop import (
 )
 from caspar.runtime.cuda.loop.repeat import repeated_loop
 from caspar.runtime.cuda.structure.indexing import CudaIndexing
-from caspar.runtime.factorization import (
-    DenseFactorization,
-    SparseFactorization,
-)
-from caspar.runtime.nvidia.usage import KernelUsage
+from caspar.runtime.factorization import DenseFactorization, SparseFactorization
+from caspar.runtime.nvidia.occupancy import KernelUsage
 from caspar.runtime.parameters import bound_parts
-from caspar.runtime.traits import CUDA_TRAITS
 
 WAVES_THAT_PAY = 2
 """Of blocks, above which better options for a kernel of node tiles are looked for: its launches
@@ -46,11 +35,7 @@ are long enough for a few per cent to count (docs/design/0012-elimination.md).""
 
 
 class CudaBackend(CudaIndexing):
-    """One CUDA device: the current one.
-
-    Raises:
-        BackendError: No device answers.
-    """
+    """One CUDA device: the current one; `BackendError` if none answers."""
 
     name = "cuda"
     traits = CUDA_TRAITS

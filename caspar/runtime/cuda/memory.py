@@ -26,18 +26,14 @@ from caspar.memory.array import Array, PickedRows
 from caspar.memory.host_values import largest_of_columns
 from caspar.runtime.backend import HostCopies, HostScalars
 from caspar.runtime.cuda.compile.modules import load_functions
+from caspar.runtime.cuda.launch.launch import time_on_stream
 from caspar.runtime.cuda.launch.scalars import CudaCopies, CudaScalars
-from caspar.runtime.cuda.launch.timing import time_on_stream
 from caspar.runtime.cuda.launch.upload import uploader
 from caspar.runtime.nvidia.machine_balance import machine_balance
 
 
 class CudaDevice:
-    """The current device.
-
-    Raises:
-        BackendError: No device answers.
-    """
+    """The current device; `BackendError` if none answers."""
 
     clock = "CUDA events"
 
@@ -124,7 +120,6 @@ _MOST_COLUMNS, _NO_DRAW = 4, 32
 
 
 def _value_kernels(array: Array) -> tuple[Any, ...]:
-    """Return the kernels of `VALUE_SOURCE` for the type of an array: largest, move."""
     every = tuple(name for names in VALUE_KERNELS.values() for name in names)
     loaded = load_functions(VALUE_SOURCE, every)
     return tuple(loaded[name].function for name in VALUE_KERNELS[array.itemsize])

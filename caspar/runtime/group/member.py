@@ -34,39 +34,21 @@ class Group(Protocol):
     def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
         """Replace arrays by their sums over all members, which all get with the same bits.
 
-        On CUDA it is enqueued on the current stream.
-
-        Args:
-            rank: Of the calling member.
-            arrays: Contiguous, of as many scalars and the same types in all members.
-
-        Raises:
-            GroupError: Another member has failed.
+        On CUDA it is enqueued on the current stream. The arrays are contiguous, of as many scalars
+        and the same types in all members. Raises a `GroupError` if another member has failed.
         """
 
     def gather(self, rank: int, value: Any) -> list[Any]:
-        """The values of all members, by rank. Between processes they are pickled.
-
-        Raises:
-            GroupError: Another member has failed.
-        """
+        """The values of all members, by rank, pickled between processes, or a `GroupError`."""
 
     def collect(self, rank: int, value: Any) -> list[Any]:
-        """The same for rank 0; the others may get nothing.
-
-        Raises:
-            GroupError: Another member has failed.
-        """
+        """The same for rank 0; the others may get nothing."""
 
     def abort(self) -> None:
         """Wake all who wait for other members, from any thread: one has failed."""
 
     def check(self) -> None:
-        """Return whether sums so far are of use.
-
-        Raises:
-            GroupError: A member has failed.
-        """
+        """Raise a `GroupError` if a member has failed, so that sums are of no use."""
 
 
 class Member(Backend, Protocol):
@@ -89,11 +71,7 @@ class Member(Backend, Protocol):
 class Communicator:
     """One rank's means to agree with the others on values of the host.
 
-    All ranks call the same methods in the same order. With one rank nothing is exchanged.
-
-    Attributes:
-        rank: The caller's rank.
-        group: All ranks; None: there is only one.
+    All ranks call the same methods in the same order. Without a group nothing is exchanged.
     """
 
     rank: int = 0
@@ -133,11 +111,7 @@ class Communicator:
         return total
 
     def same(self, value: Value) -> Value:
-        """A value that all ranks have found alike.
-
-        Raises:
-            BackendError: They have not.
-        """
+        """A value that all ranks have found alike; a `BackendError` if they have not."""
         if self.group is not None:
             found = self.gather(repr(value))
             if any(one != found[0] for one in found):

@@ -18,8 +18,7 @@ from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
 from caspar.errors import GroupError
-from caspar.runtime.group.hub import Hub
-from caspar.runtime.group.wire import Wire, readable
+from caspar.runtime.group.wire import Hub, Wire, readable
 
 STEP_S = 0.25
 """Between two looks; heartbeats are sent as often."""
@@ -46,12 +45,10 @@ class _Other:
 
 
 class Watch:
-    """Watches connections to other ranks in a thread.
+    """Watches connections to other ranks in a thread; `on_news` gets news, rank and detail.
 
-    Args:
-        wires: By rank: those of all others at rank 0, that of rank 0 at the others.
-        silence_s: Seconds without a heartbeat after which a rank counts as gone.
-        on_news: Called with each piece of news, the rank it is from, and its detail.
+    `wires` are by rank: those of all others at rank 0, that of rank 0 at the others. A rank that is
+    silent for `silence_s` seconds counts as gone.
     """
 
     def __init__(
@@ -154,13 +151,7 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result or the failure of a rank, as others are told.
-
-    Attributes:
-        value: Its result.
-        failure: What went wrong, in words; None: nothing.
-        is_consequence: Whether it failed because another rank did.
-    """
+    """The value of a rank, or what failed, in words, and whether only because of another rank."""
 
     value: Any = None
     failure: str | None = None
@@ -170,13 +161,9 @@ class Outcome:
 class Peers:
     """All ranks, from one of them.
 
-    Args:
-        rank: Of this process.
-        size: Processes.
-        hub: Where rank 0 listens; None at the others.
-        dial: Makes a connection to rank 0 for a purpose and the number of a group.
-        silence_s: Seconds without a heartbeat after which a rank counts as gone.
-        wait_s: Seconds that ranks wait for each other to call the same method.
+    `hub` is where rank 0 listens; the others `dial` it for a purpose and the number of a group. A
+    rank without a heartbeat for `silence_s` counts as gone; ranks wait `wait_s` for each other to
+    call the same method.
     """
 
     def __init__(
@@ -235,11 +222,7 @@ class Peers:
         return self._reason or self._left
 
     def check(self) -> None:
-        """Return whether all ranks are there, or have left as they should, when all was said.
-
-        Raises:
-            GroupError: One is gone; says which, and why.
-        """
+        """Raise a `GroupError` if a rank is gone without having left as it should; it says why."""
         if self._reason != "":
             raise GroupError(self._reason)
 
@@ -271,7 +254,6 @@ class Peers:
             self._watch.tell(News.INTERRUPT)
 
     def _on_news(self, news: News, source: int, detail: Any) -> None:
-        """Handle news, in the thread of the watch."""
         if news is News.INTERRUPT:
             self.was_interrupted = True
             return
@@ -326,11 +308,7 @@ class Peers:
     # -- messages ------------------------------------------------------------------------------
 
     def send(self, other: int, message: object) -> None:
-        """Send to a rank: rank 0 to any, the others to rank 0.
-
-        Raises:
-            GroupError: A rank is gone.
-        """
+        """Send to a rank: rank 0 to any, the others to rank 0; `GroupError` if a rank is gone."""
         self.check()
         try:
             self._wires[other].send(message)
@@ -338,11 +316,7 @@ class Peers:
             raise self.failure() from None
 
     def receive(self, other: int, timeout_s: float | None = None) -> Any:
-        """Wait for a message of a rank.
-
-        Raises:
-            GroupError: A rank is gone, or it has sent nothing within `timeout_s`.
-        """
+        """Wait for a message of a rank; `GroupError` if it is gone, or silent for `timeout_s`."""
         self.check()
         try:
             if not self._wires[other].has_message(timeout_s):
@@ -358,13 +332,9 @@ class Peers:
     def exchange(self, work: Callable[[], Result], *, is_long: bool = False) -> list[Result]:
         """Do something on all ranks, and tell each other what came of it, in the order of ranks.
 
-        Args:
-            work: What is done.
-            is_long: Whether ranks may take longer than others by more than `wait_s`.
-
-        Raises:
-            BaseException: What `work` raised here.
-            GroupError: It went wrong on another rank; a rank is gone, or does not come.
+        Raises what `work` raised here, or a `GroupError` if it went wrong on another rank, or one
+        is gone or does not come. `is_long`: ranks may take longer than others by more than
+        `wait_s`.
         """
         own, error = attempted(work)
         wait_s = None if is_long else self.wait_s
@@ -383,27 +353,18 @@ class Peers:
         return [one.value for one in found]
 
     def _outcome_of(self, rank: int, wait_s: float | None) -> Outcome:
-        """Return what a rank sends, or the failure that it is gone."""
         found, error = attempted(lambda: self.receive(rank, wait_s))
         sent: Outcome = found if error is not None else found.value
         return sent
 
     def exchange_own(self, work: Callable[[], Result]) -> Result:
-        """The same with what the others need not see: the outcome of this rank.
-
-        Raises:
-            BaseException, GroupError: As `exchange`.
-        """
+        """The same with what the others need not see: the outcome of this rank."""
         kept: list[Result] = []
         self.exchange(lambda: kept.append(work()))
         return kept[0]
 
     def collect(self, work: Callable[[], Result]) -> list[Result]:
-        """Return the results of all ranks, in their order, at rank 0; nothing at the others.
-
-        Raises:
-            BaseException, GroupError: As `exchange`.
-        """
+        """Return the results of all ranks, in their order, at rank 0; nothing at the others."""
         own, error = attempted(work)
         found = {self.rank: own}
         if self.rank != 0:
@@ -414,14 +375,9 @@ class Peers:
         return [one.value for one in found.values()] if self.rank == 0 else []
 
     def hand_out(self, work: Callable[[], Sequence[Any]]) -> Any:
-        """Return the value that rank 0 has for this rank.
+        """Return the value for this rank that `work` makes at rank 0, for all ranks in order.
 
-        Args:
-            work: Makes it, for all ranks in their order; called at rank 0.
-
-        Raises:
-            BaseException: What `work` raised, at rank 0.
-            GroupError: `work` failed, at the other ranks; or a rank is gone.
+        Raises as `exchange` does.
         """
         if self.rank != 0:
             found = self.receive(0, self.wait_s)
@@ -435,16 +391,7 @@ class Peers:
         return made.value[0]
 
     def raise_first(self, found: Mapping[int, Outcome], error: BaseException | None) -> None:
-        """Raise if something went wrong anywhere: what went wrong first.
-
-        Args:
-            found: By rank.
-            error: That of this rank, if it has one.
-
-        Raises:
-            BaseException: `error`, if it is no consequence of another rank's.
-            GroupError: It went wrong on another rank.
-        """
+        """Raise what went wrong first, here or on another rank, if something did."""
         failed = {rank: one for rank, one in found.items() if one.failure is not None}
         if len(failed) == 0:
             return

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from caspar.errors import GroupError, OptionError
-from caspar.runtime.group.hub import Hub
 from caspar.runtime.group.peers import Peers, Purpose
-from caspar.runtime.group.wire import Hello, Wire, connect
+from caspar.runtime.group.wire import Hello, Hub, Wire, connect
 
 MASTER_OFFSET = 1
 """The distance from MASTER_PORT, on which torchrun itself listens, to the port of rank 0."""
@@ -77,11 +76,7 @@ _JOBS = (
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
-    """Read what a launcher has told.
-
-    Raises:
-        OptionError: No launcher has, or it contradicts itself.
-    """
+    """Read what a launcher has told; `OptionError` if none has, or it contradicts itself."""
     for launcher, (rank, size, local_rank, local_size) in _VARIABLES.items():
         if rank in environment and size in environment:
             found = Launch(
@@ -133,11 +128,7 @@ def _address(environment: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def address_of(where: str, text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`.
-
-    Raises:
-        OptionError: It is not of that form.
-    """
+    """Host and port of `HOST:PORT`; an `OptionError` names `where` the text came from."""
     host, colon, port = text.rpartition(":")
     if colon == "" or host == "" or not port.isdigit() or int(port) > 65535:
         raise OptionError(f"{where}={text!r}: must be 'HOST:PORT', where rank 0 listens")
@@ -152,8 +143,7 @@ POLL_S = 0.02
 def meeting_file(job: str, size: int) -> Path:
     """Return the file through which processes of a job on one host meet.
 
-    Raises:
-        GroupError: The folder belongs to somebody else, or others may read it.
+    Raises a `GroupError` if the folder belongs to somebody else, or others may read it.
     """
     user = os.getuid() if hasattr(os, "getuid") else 0
     base = os.environ.get("XDG_RUNTIME_DIR")
@@ -185,11 +175,7 @@ def withdraw(path: Path) -> None:
 
 
 def read_announcement(path: Path) -> tuple[tuple[str, int], bytes] | None:
-    """Address and token; None: there is no such file yet, or it is not whole.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Address and token; None: there is no such file yet, or it is not whole."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return (str(found["host"]), int(found["port"])), bytes.fromhex(found["token"])
@@ -200,8 +186,7 @@ def read_announcement(path: Path) -> tuple[tuple[str, int], bytes] | None:
 def until(attempt: Callable[[], Found | None], timeout_s: float, otherwise: str) -> Found:
     """Try again and again, as files of earlier jobs may lie about and rank 0 may come later.
 
-    Raises:
-        GroupError: `otherwise`, and what went wrong last.
+    Raises a `GroupError` with `otherwise` and what went wrong last.
     """
     end_s, last = time.monotonic() + timeout_s, ""
     while True:
@@ -239,14 +224,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Meeting:
-    """The place where the processes of a launch meet.
+    """The place where the processes of a launch meet: the address of rank 0, at rank 0 its hub.
 
-    Attributes:
-        launch: This process's knowledge of them.
-        address: Where rank 0 listens.
-        hub: The hub of rank 0; None at the others.
-        connect: Makes a connection to rank 0.
-        end: Must be called when all have come.
+    `connect` makes a connection to rank 0; `end` must be called when all have come.
     """
 
     launch: Launch
@@ -259,9 +239,8 @@ class Meeting:
 def meet(request: Request) -> Meeting:
     """Find out where the processes meet, and listen there if this is rank 0.
 
-    Raises:
-        OptionError: No launcher, or no token where one is needed.
-        GroupError: Rank 0 cannot listen, or is not found.
+    Raises an `OptionError` without a launcher or a needed token, a `GroupError` if rank 0 cannot
+    listen or is not found.
     """
     if request.communicator is not None:
         return _by_communicator(request)
@@ -409,11 +388,7 @@ class Ranks:
         return f"<rank {self.rank} of {self.size}, started by {self._launcher}>"
 
     def __reduce__(self) -> Any:
-        """Refuse: connections belong to their process.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Refuse: connections belong to their process."""
         raise TypeError("ranks cannot be pickled or copied: they belong to their process")
 
     def barrier(self) -> None:

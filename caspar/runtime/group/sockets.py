@@ -21,12 +21,7 @@ Result = TypeVar("Result")
 class ProcessGroup:
     """The common part of groups of processes: the first failure ends all.
 
-    The class itself serves a rank that is not a member.
-
-    Args:
-        peers: All ranks.
-        number: Number of the group.
-        active: Ranks of the members, 0 first.
+    The class itself serves a rank that is not among the `active` ranks.
     """
 
     shares_memory = False
@@ -99,7 +94,6 @@ class ProcessGroup:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Wake whoever waits."""
         for wire in self._wires.values():
             wire.close()
 
@@ -140,6 +134,5 @@ class SocketGroup(ProcessGroup):
 
 
 def _bytes_of(array: Array) -> memoryview:
-    """A contiguous array's own memory."""
     assert array.flags.c_contiguous
     return memoryview(array.reshape(-1).view(np.uint8))

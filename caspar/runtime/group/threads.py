@@ -20,9 +20,6 @@ class ThreadGroup:
     """Threads that meet at a barrier.
 
     Sums are taken in the order of ranks: equal input gives equal bits, whoever comes first.
-
-    Args:
-        size: Members.
     """
 
     shares_memory = True
@@ -85,14 +82,7 @@ class ThreadGroup:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """A launch that adds up arrays over a group.
-
-    Attributes:
-        group: The group.
-        rank: Of the member that launches.
-        arrays: What is added up, in place.
-        values: The same, as launches have it.
-    """
+    """A launch that adds up arrays over a group, in place, as the member with that rank."""
 
     group: Group
     rank: int
@@ -110,11 +100,7 @@ class AllReduce:
         return self
 
     def set_address(self, number: int, address: int) -> None:
-        """Refuse: arrays that devices add up do not move.
-
-        Raises:
-            AssertionError: Always: nothing that is shared moves.
-        """
+        """Refuse: arrays that devices add up do not move."""
         raise AssertionError("arrays that devices add up do not move")
 
     def run(self) -> None:
@@ -123,17 +109,10 @@ class AllReduce:
 
 
 class MixedSequence:
-    """Launches of the processor, and sums between them.
-
-    Args:
-        launches: In order.
-        sequence: Makes a sequence of those that are no sums.
-    """
+    """Launches of the processor, and sums between them; `sequence` takes those that are no sums."""
 
     def __init__(
-        self,
-        launches: Sequence[Launch],
-        sequence: Callable[[Sequence[Launch]], LaunchSequence],
+        self, launches: Sequence[Launch], sequence: Callable[[Sequence[Launch]], LaunchSequence]
     ) -> None:
         self._parts: list[AllReduce | LaunchSequence] = []
         for is_sum, some in groupby(launches, lambda one: isinstance(one, AllReduce)):

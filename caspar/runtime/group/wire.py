@@ -3,6 +3,8 @@
 Nothing is unpickled before both sides have proved that they know the token (HMAC-SHA256 of random
 numbers, RFC 2104); the token itself is never sent. Whoever knows it may run code in the processes,
 as with MPI. Cost: some 30 microseconds for a short message within a host.
+
+Also here: the hub, which accepts connections at rank 0 from processes that know the token.
 """
 
 import errno
@@ -13,8 +15,9 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from threading import Condition, Thread
 from typing import Any
 
 from caspar.errors import GroupError
@@ -32,11 +35,7 @@ Hello = tuple[int, int, int, int]
 
 
 class Wire:
-    """A connection. Messages are whole; one thread sends at a time, and one receives.
-
-    Args:
-        connection: A connected socket.
-    """
+    """A connected socket. Messages are whole; one thread sends at a time, and one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         if connection.family in (socket.AF_INET, socket.AF_INET6):
@@ -49,11 +48,7 @@ class Wire:
         return self._socket
 
     def send(self, message: object) -> None:
-        """Send a message; contiguous arrays in it are not copied.
-
-        Raises:
-            OSError: The connection is closed.
-        """
+        """Send a message, contiguous arrays without a copy; `OSError` if it is closed."""
         buffers: list[pickle.PickleBuffer] = []
         text = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
         views = [buffer.raw() for buffer in buffers]
@@ -63,11 +58,7 @@ class Wire:
             self._socket.sendall(view)
 
     def receive(self) -> Any:
-        """Wait for a message.
-
-        Raises:
-            OSError, EOFError: The connection is closed.
-        """
+        """Wait for a message; `OSError` or `EOFError` if the connection is closed."""
         text_size, num_buffers = _FRAME.unpack(self._exactly(_FRAME.size))
         sizes = self._exactly(_SIZE.size * num_buffers)
         text = self._exactly(text_size)
@@ -75,11 +66,7 @@ class Wire:
         return pickle.loads(text, buffers=buffers)
 
     def has_message(self, timeout_s: float | None) -> bool:
-        """Return whether one begins to arrive, or the connection ends, within some time.
-
-        Raises:
-            OSError: The connection is closed.
-        """
+        """Return whether one begins to arrive, or the connection ends, within some time."""
         return len(readable([self._socket], timeout_s)) > 0
 
     def send_raw(self, views: Sequence[memoryview]) -> None:
@@ -90,11 +77,7 @@ class Wire:
             self._socket.sendall(view)
 
     def receive_raw(self, views: Sequence[memoryview]) -> None:
-        """Receive such bytes.
-
-        Raises:
-            GroupError: The other side has sent another number of bytes.
-        """
+        """Receive such bytes; a `GroupError` if the other side has sent another number of them."""
         (total,) = _SIZE.unpack(self._exactly(_SIZE.size))
         wanted = sum(view.nbytes for view in views)
         if total != wanted:
@@ -117,7 +100,6 @@ class Wire:
         return data
 
     def _fill(self, view: memoryview, end_s: float | None = None) -> None:
-        """Receive so many bytes; all of them until a time of `time.monotonic`, if one is given."""
         place = 0
         while place < view.nbytes:
             if end_s is not None:
@@ -140,11 +122,7 @@ a descriptor of its own, and there may be none left."""
 
 
 def readable(sockets: Collection[socket.socket], timeout_s: float | None) -> list[socket.socket]:
-    """The sockets of which something can be read, or that have ended, within some time.
-
-    Raises:
-        OSError: This process has closed one of them, or the system cannot tell.
-    """
+    """The sockets of which something can be read, or that have ended, within some time."""
     with _SELECTOR() as selector:
         of_number = {}
         for one in sockets:
@@ -164,9 +142,7 @@ def _proof(token: bytes, side: bytes, *parts: bytes) -> bytes:
 def connect(address: tuple[str, int], token: bytes, hello: Hello, timeout_s: float) -> Wire:
     """Connect to a process that listens, and prove to each other that both know the token.
 
-    Raises:
-        OSError: Nobody listens there.
-        GroupError: The other side refused, or does not know the token.
+    Raises an `OSError` if nobody listens, a `GroupError` if the other side does not know the token.
     """
     connection = socket.create_connection(address, timeout=max(timeout_s, 0.1))
     try:
@@ -200,12 +176,7 @@ def _refused(address: tuple[str, int]) -> str:
 
 
 def greet(connection: socket.socket, token: bytes) -> tuple[Wire, Hello] | None:
-    """The listening side of `connect`; None, and closed, if the other side does not know the token.
-
-    Args:
-        connection: That was just accepted.
-        token: Of the group.
-    """
+    """The listening side of `connect`; None, and closed, if the other does not know the token."""
     try:
         end_s = time.monotonic() + GREETING_S
         connection.settimeout(GREETING_S)
@@ -223,3 +194,106 @@ def greet(connection: socket.socket, token: bytes) -> tuple[Wire, Hello] | None:
         pass  # it is no rank of this group
     connection.close()
     return None
+
+
+LOOK_S = 0.2
+"""Between two looks whether there is still something to wait for."""
+
+
+class Hub:
+    """A listening socket for processes that know the token, and the connections that came.
+
+    It listens on that interface and no other; port 0: any that is free.
+    """
+
+    def __init__(self, interface: str, port: int, token: bytes, size: int) -> None:
+        family = socket.AF_INET6 if ":" in interface else socket.AF_INET
+        try:
+            self._socket = socket.create_server((interface, port), family=family, backlog=64)
+        except OSError as error:
+            raise GroupError(
+                f"rank 0 cannot listen on {interface}, port {port}: {error}. Choose another with "
+                "caspar.distributed.init(address='HOST:PORT') or CASPAR_ADDRESS"
+            ) from error
+        self._token, self._size = token, size
+        self._wires: dict[Hello, Wire] = {}
+        self._changed = Condition()
+        self._is_closed = False
+        self.refused = 0
+        Thread(target=self._accept, name="caspar hub", daemon=True).start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        found = self._socket.getsockname()
+        return str(found[0]), int(found[1])
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                # there are no descriptors left, or the other side gave up: later ones may come
+                time.sleep(LOOK_S)
+                continue
+            try:
+                # one that says nothing keeps nobody else waiting
+                Thread(target=self._greet, args=(connection,), daemon=True).start()
+            except RuntimeError:  # the system has no thread left
+                connection.close()
+
+    def _greet(self, connection: socket.socket) -> None:
+        found = greet(connection, self._token)
+        with self._changed:
+            if found is None:
+                self.refused += 1
+                return
+            wire, hello = found
+            _, rank, _, size = hello
+            if self._is_closed or hello in self._wires or size != self._size or rank >= size:
+                wire.close()
+                return
+            self._wires[hello] = wire
+            self._changed.notify_all()
+
+    def take(
+        self, purpose: int, rank: int, number: int, timeout_s: float, check: Callable[[], None]
+    ) -> Wire:
+        """The connection that a rank has made for a group, or makes within some time.
+
+        `check` raises if there is nothing to wait for any more. Raises a `GroupError` if it does
+        not come.
+        """
+        hello, end_s = (purpose, rank, number, self._size), time.monotonic() + timeout_s
+        with self._changed:
+            while hello not in self._wires:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0.0 or self._is_closed:
+                    raise GroupError(self._missing(rank, timeout_s))
+                self._changed.wait(min(left_s, LOOK_S))
+                check()
+            return self._wires.pop(hello)
+
+    def _missing(self, rank: int, timeout_s: float) -> str:
+        refused = ""
+        if self.refused > 0:
+            refused = f" {self.refused} connections did not know the token."
+        return (
+            f"rank {rank} of {self._size} did not connect to {self.address[0]}:{self.address[1]} "
+            f"within {timeout_s:g} s.{refused} See whether it runs, and calls "
+            "caspar.distributed.init() too"
+        )
+
+    def close(self) -> None:
+        """Listen no more."""
+        with self._changed:
+            self._is_closed = True
+            for wire in self._wires.values():
+                wire.close()
+            self._wires.clear()
+            self._changed.notify_all()
+        with suppress(OSError):  # not every system wakes `accept` by it
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()

@@ -26,13 +26,7 @@ def is_refusal_of_size(log: str) -> bool:
 
 
 def compile_refusal(source: KernelSource, block_size: int, log: str) -> CasparError:
-    """The error for a source that did not compile.
-
-    Args:
-        source: The kernel.
-        block_size: Threads of a block that it was compiled for.
-        log: What the compiler says.
-    """
+    """The error for a source that did not compile for blocks of that size, from the log."""
     shared = _SHARED.search(log)
     if shared is not None:
         needed, allowed = (int(number, 16) for number in shared.groups())
@@ -62,13 +56,7 @@ def _smaller_blocks(source: KernelSource, block_size: int, excess: float) -> str
 
 
 def load_refusal(name: str, device: str, error: str) -> CasparError:
-    """The error for machine code that the driver does not load.
-
-    Args:
-        name: The kernel.
-        device: The device in words.
-        error: What the driver says.
-    """
+    """The error for machine code of a kernel that the driver does not load."""
     if "OUT_OF_MEMORY" in error:
         return OutOfMemoryError(f"kernel {name}: {device} has no memory left to load it: {error}")
     return BackendError(
@@ -82,12 +70,8 @@ def launch_refusal(
 ) -> CasparError:
     """The error for a kernel that the driver does not launch.
 
-    Args:
-        source: The kernel.
-        block_size: Threads of a block.
-        resources: Registers of a thread and bytes of shared memory of a block; not asked for where
-            CUDA has failed.
-        error: What the driver says.
+    `resources` are the registers of a thread and bytes of shared memory of a block; they are not
+    asked for where CUDA has failed.
     """
     if "LAUNCH_OUT_OF_RESOURCES" in error:
         registers, shared_bytes = resources()
@@ -108,14 +92,9 @@ def launch_refusal(
 
 
 def first_that_fits(sizes: Sequence[int], compile_for: Callable[[int], T]) -> T:
-    """Compile for the preferred block size, or else for the largest smaller one that fits.
+    """Compile for the first of `sizes`, or else for the largest smaller one that fits.
 
-    Args:
-        sizes: Block sizes, the preferred one first.
-        compile_for: Compiles for a block size.
-
-    Raises:
-        ResourceError: None fits; says so of the preferred one.
+    If none fits, the `ResourceError` is about the preferred one.
     """
     preferred, *others = sizes
     try:

@@ -14,10 +14,8 @@ _MANY_LANES = 86
 def machine_balance(attributes: Mapping[str, int], capability: int, dtype: DType) -> float:
     """Multiplications at the peak of arithmetic, per byte at the peak of memory.
 
-    Args:
-        attributes: Of the device, as `cupy.cuda.Device` has them; clocks in kHz, widths in bits.
-        capability: Its compute capability, such as 90.
-        dtype: What is multiplied.
+    `attributes` are those of `cupy.cuda.Device`: clocks in kHz, widths in bits; `capability` is
+    such as 90.
     """
     lanes = 128 if capability >= _MANY_LANES else 64
     arithmetic = attributes["MultiProcessorCount"] * lanes * attributes.get("ClockRate", 0)

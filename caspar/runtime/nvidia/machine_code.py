@@ -22,16 +22,10 @@ _CHOICES = "tuned"
 
 
 def machine_code(text: str, architecture: str, options: Sequence[str]) -> bytes:
-    """Return machine code for a GPU's driver, or PTX if the GPU is newer than NVRTC.
+    """Return machine code for a GPU such as `sm_90`, or PTX if the GPU is newer than NVRTC.
 
-    Args:
-        text: CUDA C.
-        architecture: Architecture of the GPU, `sm_90` for example.
-        options: Options of NVRTC, besides those of every compilation and the architecture.
-
-    Raises:
-        BackendError: NVRTC is not installed.
-        CompileError: The compiler refused the text.
+    `options` are those besides every compilation's. Raises `BackendError` without NVRTC,
+    `CompileError` if it refuses the text.
     """
     target = compiled_architecture(architecture)
     key = _key(text, target, options)
@@ -47,12 +41,7 @@ def machine_code(text: str, architecture: str, options: Sequence[str]) -> bytes:
 def compile_together(texts: Sequence[str], architecture: str, options: Sequence[str]) -> None:
     """Compile texts at once, for `machine_code` of each: that takes less than one after the other.
 
-    Nothing happens if one of them is refused.
-
-    Args:
-        texts: CUDA C; all of them together are valid too.
-        architecture: Of the GPU.
-        options: Of NVRTC.
+    All of them together must be valid, too. Nothing happens if one of them is refused.
     """
     target = compiled_architecture(architecture)
     keys = {_key(text, target, options): text for text in texts}
@@ -108,12 +97,9 @@ def _number(architecture: str) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """The block size and options of a compilation.
+    """The block size and options of a compilation, besides those of every kernel.
 
-    Attributes:
-        block_size: Threads of a block.
-        options: Options of NVRTC, besides those of every kernel and of the block size.
-        is_searched: Whether the search is over: there is nothing better to find.
+    `is_searched`: there is nothing better to find.
     """
 
     block_size: int
@@ -124,10 +110,7 @@ class Choice:
 def kept_choice(text: str, architecture: str, question: str) -> Choice | None:
     """Return what this or an earlier process chose for a kernel; None: nothing.
 
-    Args:
-        text: CUDA C of the kernel.
-        architecture: Of the GPU.
-        question: What else the choice depends on.
+    `question` is what the choice depends on besides text and architecture.
     """
     content = read_entry(_CHOICES, _choice_key(text, architecture, question))
     if content is None:

@@ -64,14 +64,10 @@ class KernelResources:
 
 @dataclass(frozen=True)
 class CompiledText:
-    """A CUDA text after compilation.
+    """A CUDA text after compilation, and all that compiler and assembler said.
 
-    Attributes:
-        arch: Architecture, `sm_90` for example.
-        ptx: NVIDIA's portable assembly.
-        cubin: Machine code, an ELF file; empty where only PTX was asked for.
-        log: All that compiler and assembler said.
-        resources: By the kernel's name, sorted by it.
+    The machine code is an ELF file, empty where only PTX was asked for; resources are by the
+    kernel's name, sorted by it.
     """
 
     arch: str
@@ -89,20 +85,10 @@ class CompiledText:
 def compile_source(
     source: KernelSource, arch: str = DEFAULT_ARCHITECTURE
 ) -> tuple[int, CompiledText]:
-    """Compile a kernel as the CUDA backend does: for the preferred block size, or one that fits.
+    """Compile a kernel as the CUDA backend does, and return the block size it took.
 
-    Args:
-        source: The kernel.
-        arch: Architecture, one of `architectures()`.
-
-    Returns:
-        Threads of a block, and what is compiled for them.
-
-    Raises:
-        BackendError: NVRTC is not installed; the message says what to install.
-        CompileError: The compiler refused the text.
-        OptionError: NVRTC does not know the architecture.
-        ResourceError: Blocks of all sizes need too much shared memory.
+    That is the preferred one, or one that fits. Raises as `compile_text`, and a `ResourceError` if
+    blocks of all sizes need too much shared memory.
     """
 
     def compile_for(size: int) -> tuple[int, CompiledText]:
@@ -119,13 +105,7 @@ def compile_kernel_text(
 ) -> CompiledText:
     """Compile the text of one kernel as the CUDA backend does: again if it uses local memory.
 
-    Args:
-        text: CUDA C of one kernel.
-        arch: Architecture, one of `architectures()`.
-        block_size: Threads of a block; None: as the text prefers.
-
-    Raises:
-        As `compile_text`.
+    `block_size` None: as the text prefers. Raises as `compile_text`.
     """
     options = () if block_size is None else (BLOCK_SIZE_OPTION.format(block_size),)
     compiled = compile_text(text, arch, options)
@@ -144,16 +124,9 @@ def compile_text(
 ) -> CompiledText:
     """Compile CUDA C to machine code.
 
-    Args:
-        text: CUDA C with any number of kernels.
-        arch: Architecture, one of `architectures()`; `compute_90` instead of `sm_90`: PTX alone,
-            of which no resources are known.
-        more_options: Of NVRTC, beside those of every kernel.
-
-    Raises:
-        BackendError: NVRTC is not installed; the message says what to install.
-        CompileError: The compiler refused the text; the message is its own.
-        OptionError: NVRTC does not know the architecture.
+    `compute_90` instead of `sm_90` gives PTX alone, of which no resources are known. Raises
+    `BackendError` without NVRTC, `CompileError` with the compiler's message, `OptionError` for an
+    unknown architecture.
     """
     known = architectures()
     if arch.replace("compute_", "sm_") not in known:
@@ -176,11 +149,7 @@ def compile_text(
 
 @cache
 def architectures() -> tuple[str, ...]:
-    """The architectures that NVRTC compiles for, oldest first.
-
-    Raises:
-        BackendError: NVRTC is not installed.
-    """
+    """The architectures that NVRTC compiles for, oldest first; `BackendError` without NVRTC."""
     count = ctypes.c_int()
     _call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
     numbers = (ctypes.c_int * count.value)()
@@ -190,11 +159,7 @@ def architectures() -> tuple[str, ...]:
 
 @cache
 def nvrtc_version() -> str:
-    """Version of NVRTC, `12.9` for example.
-
-    Raises:
-        BackendError: NVRTC is not installed.
-    """
+    """Version of NVRTC, `12.9` for example; `BackendError` without NVRTC."""
     return ".".join(map(str, _version()))
 
 

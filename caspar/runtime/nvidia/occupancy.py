@@ -2,10 +2,14 @@
 
 The rules and numbers of blocks are those of NVIDIA's cuda_occupancy.h (CUDA 13.0), the other limits
 those of the tables of compute capabilities in the CUDA programming guide.
+
+Also here: the resources that a kernel takes, and the block size that follows.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from caspar.codegen.source import KernelSource
 from caspar.runtime.nvidia.nvrtc import KernelResources
 
 _PARTITIONS = 4
@@ -21,14 +25,9 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Limits of a multiprocessor.
+    """Limits of a multiprocessor: warps and blocks at once, and shared memory.
 
-    Attributes:
-        warps: Warps at once.
-        blocks: Blocks at once.
-        shared_bytes: Shared memory.
-        reserved_bytes: Shared memory that each block takes beside its own.
-        shared_step: Shared memory is given out in multiples of this.
+    Each block takes `reserved_bytes` beside its own, in multiples of `shared_step`.
     """
 
     warps: int
@@ -54,12 +53,9 @@ MULTIPROCESSORS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The number of warps of a kernel that a multiprocessor can hold.
+    """The number of warps of a kernel that a multiprocessor can hold, and of one without needs.
 
-    Attributes:
-        warps: Warps at once.
-        max_warps: Warps that it can hold of a kernel that needs no resources.
-        limit: What runs out first: `registers`, `shared memory`, `blocks` or `warps`.
+    `limit` runs out first: `registers`, `shared memory`, `blocks` or `warps`.
     """
 
     warps: int
@@ -77,13 +73,7 @@ class Occupancy:
 
 
 def occupancy(resources: KernelResources, block_size: int, arch: str) -> Occupancy | None:
-    """Theoretical occupancy; None for an architecture whose limits are not known here.
-
-    Args:
-        resources: The compiler's figures.
-        block_size: Threads of a block.
-        arch: `sm_90` for example.
-    """
+    """Theoretical occupancy; None for an architecture whose limits are not known here."""
     limits = MULTIPROCESSORS.get(arch)
     if limits is None:
         return None
@@ -102,3 +92,57 @@ def occupancy(resources: KernelResources, block_size: int, arch: str) -> Occupan
 
 def _rounded_up(amount: int, step: int) -> int:
     return -(-amount // step) * step
+
+
+MIN_BLOCK_SIZE = 64
+"""Smaller blocks are never chosen: a multiprocessor holds at most 16 to 32 of them."""
+
+
+@dataclass(frozen=True)
+class KernelUsage:
+    """Resources that one kernel takes, as it was compiled: of a thread, and of a block.
+
+    Local memory has spilled registers, and arrays that are no registers. `occupancies` are by block
+    size, the preferred size first; empty if the architecture's limits are not known.
+    """
+
+    block_size: int
+    registers: int
+    local_bytes: int
+    shared_bytes: int
+    occupancies: Mapping[int, Occupancy]
+
+    @property
+    def occupancy(self) -> Occupancy | None:
+        """Return what a multiprocessor holds of it, if that is known."""
+        return self.occupancies.get(self.block_size)
+
+    @property
+    def roomiest(self) -> int:
+        """The block size of which a multiprocessor holds the most threads; of several the first.
+
+        Where limits are not known, the one it was compiled for.
+        """
+        sizes = [size for size in self.occupancies if size >= MIN_BLOCK_SIZE]
+        if len(sizes) == 0:
+            return self.block_size
+        return max(sizes, key=lambda size: self.occupancies[size].warps)
+
+
+def kernel_usage(
+    source: KernelSource, resources: KernelResources, block_size: int, arch: str
+) -> KernelUsage:
+    """Return what a kernel takes, compiled for blocks of that size, with the sizes it may have.
+
+    Registers of a thread are taken to be the same for all block sizes, shared memory to grow with
+    the block.
+    """
+    found: dict[int, Occupancy] = {}
+    for size in source.block_sizes:
+        shared = resources.shared_bytes * size // block_size
+        held = occupancy(replace(resources, shared_bytes=shared), size, arch)
+        if held is not None:
+            found[size] = held
+    return KernelUsage(
+        block_size, resources.registers, resources.stack_bytes, resources.shared_bytes, found
+    )

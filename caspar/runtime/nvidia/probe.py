@@ -99,13 +99,7 @@ _NAME_BYTES = 256
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A device as the driver describes it.
-
-    Attributes:
-        name: Product name.
-        capability: Compute capability, major and minor.
-        memory_bytes: Total memory.
-    """
+    """A device as the driver describes it: name, compute capability (major, minor), bytes."""
 
     name: str
     capability: tuple[int, int]
@@ -114,12 +108,10 @@ class CudaDevice:
 
 @dataclass(frozen=True)
 class CudaDriver:
-    """The NVIDIA driver.
+    """The NVIDIA driver: the devices it shows to this process, and why they are of no use.
 
-    Attributes:
-        cuda_version: Newest CUDA it can run, 1000 * major + 10 * minor; 0 where it does not say.
-        devices: The devices it shows to this process.
-        problem: Why they are of no use; None where they are.
+    `cuda_version` is the newest CUDA it can run, 1000 * major + 10 * minor; 0 where it does not
+    say.
     """
 
     cuda_version: int
@@ -137,10 +129,8 @@ class CudaDriver:
 class CupyState:
     """CuPy as far as it works.
 
-    Attributes:
-        nvrtc_version: Version of the run-time compiler, 12.9 for example; None where none loads.
-        problem: Why CuPy is of no use; None where a device answers and the compiler loads.
-        is_incomplete: Whether installing something would help.
+    `nvrtc_version` is 12.9 for example, None where none loads; `problem` is None where a device
+    answers and the compiler loads. `is_incomplete`: installing something would help.
     """
 
     nvrtc_version: str | None

@@ -27,20 +27,13 @@ def size_question(block_size: int, *, is_settled: bool) -> str:
 def search(
     source: KernelSource, block_size: int, architecture: str, go_on: Callable[[], bool]
 ) -> bool:
-    """Find the options of a kernel of node tiles, and keep them for who compiles it next.
+    """Find the options of a kernel of node tiles, and keep them; return whether there are any.
 
     As many blocks as go without spilling, or nearly so: kernels of node tiles wait for memory and
     at barriers, and another block has something to do. The compiler arranges the same instructions
-    better where it is told how many blocks there are (docs/design/0012-elimination.md).
-
-    Args:
-        source: The kernel.
-        block_size: Threads of a block.
-        architecture: Of the GPU; nothing is searched for one whose limits are not known.
-        go_on: Asked before each compilation.
-
-    Returns:
-        Whether other options were found than none.
+    better where it is told how many blocks there are (docs/design/0012-elimination.md). Nothing is
+    searched for an architecture whose limits are not known; `go_on` is asked before each
+    compilation.
     """
     question = size_question(block_size, is_settled=False)
     kept = kept_choice(source.text, architecture, question)

@@ -91,14 +91,10 @@ _JUMPS = ("BRA", "JMP")
 
 @dataclass(frozen=True)
 class SassInstruction:
-    """One instruction.
+    """One instruction; its name has modifiers, `LDG.E.128` for example.
 
-    Attributes:
-        offset: Bytes from the start of the kernel.
-        predicate: `@P0`, `@!UP1`, or "" where it always runs.
-        opcode: Name with modifiers, `LDG.E.128` for example.
-        operands: As printed.
-        region: Where it stands.
+    The offset is in bytes from the start of the kernel; the predicate is `@P0`, `@!UP1`, or ""
+    where it always runs.
     """
 
     offset: int
@@ -131,13 +127,7 @@ class SassInstruction:
 
 @dataclass(frozen=True)
 class SassKernel:
-    """The machine code of one kernel.
-
-    Attributes:
-        name: The kernel's name.
-        text: What nvdisasm prints: instructions with offsets, and labels.
-        instructions: In the order of the text, without the padding behind the last.
-    """
+    """The machine code of one kernel: as nvdisasm prints it, and without padding at its end."""
 
     name: str
     text: str
@@ -162,17 +152,9 @@ class SassKernel:
 
 
 def disassemble(cubin: bytes) -> dict[str, SassKernel]:
-    """Disassemble machine code.
+    """Disassemble an ELF file, as `nvrtc.compile_text` gives it: kernels by name, sorted by it.
 
-    Args:
-        cubin: An ELF file, as `caspar.runtime.nvidia.nvrtc.compile_text` gives.
-
-    Returns:
-        Its kernels by name, sorted by it.
-
-    Raises:
-        BackendError: nvdisasm is not installed or does not know the architecture; the message
-            says what to install.
+    Raises a `BackendError` if nvdisasm is missing or does not know the architecture.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.cubin"
@@ -278,7 +260,6 @@ def _regions(
 
 
 def _target(entry: SassInstruction, labels: dict[str, int]) -> int | None:
-    """Number of the instruction that an operand names."""
     match = _TARGET.search(entry.operands)
     return None if match is None else labels.get(match["label"])
 

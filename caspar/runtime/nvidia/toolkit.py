@@ -19,11 +19,7 @@ _INSTALL = f"install it with: {install_command('inspect')}"
 
 @cache
 def load_nvrtc() -> ctypes.CDLL:
-    """NVRTC, CUDA's run-time compiler.
-
-    Raises:
-        BackendError: There is none; the message says what to install.
-    """
+    """NVRTC, CUDA's run-time compiler; a `BackendError` says what to install."""
     finder = _pathfinder()
     try:
         found = finder.load_nvidia_dynamic_lib("nvrtc")
@@ -38,11 +34,7 @@ def load_nvrtc() -> ctypes.CDLL:
 
 @cache
 def find_nvdisasm() -> Path:
-    """CUDA's disassembler.
-
-    Raises:
-        BackendError: There is none; the message says what to install.
-    """
+    """CUDA's disassembler; a `BackendError` says what to install."""
     found = _pathfinder().find_nvidia_binary_utility("nvdisasm") or shutil.which("nvdisasm")
     if found is None:
         raise BackendError(

@@ -1,7 +1,8 @@
-"""Choose the form of a solver's kernels from the user's choices and the eliminated types.
+"""Choose the node types to eliminate, and the form of a solver's kernels.
 
-Input: a recipe, and the eliminated types. Output: a `SolverForm`. Cost tier: once for a solver, and
-again if counts change the eliminated types.
+Types are eliminated if factors allow it and a factorisation gains by it. Input: a recipe, and
+counts if they are known. Output: node types, and a `SolverForm`. Cost tier: node types once for a
+structure, the form once for a solver, and again if counts change these types.
 """
 
 import math
@@ -22,12 +23,8 @@ from caspar.errors import UnsuitedError
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
-from caspar.memory.dialect import Dialect
-from caspar.options import (
-    JacobianChoice,
-    LinearSolverChoice,
-    Precision,
-)
+from caspar.memory.kernel import Dialect
+from caspar.options import JacobianChoice, LinearSolverChoice, Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
 
@@ -37,17 +34,8 @@ class Recipe:
     """The user's choices.
 
     Attributes:
-        factors: Traced factors.
-        nodes: Their node types.
-        precision: Which floating types are used for what.
-        linear_solver: How linear systems are solved.
-        jacobian: Whether Jacobians are stored or recomputed.
-        deterministic: Whether equal input must give equal bits.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
-        limits: Sizes at which another way is chosen.
-        eliminate: Names of the node types to eliminate; None: chosen.
         masked: Names of the node types that have held or bounded components.
-        bounded: Names of the node types that have bounds.
         is_far_from_zero: Whether values are too far from zero for Jacobians at rounded ones.
     """
 
@@ -91,8 +79,7 @@ class UsualPrecision:
     one of their type, and a few others may be eliminated, such as an amplitude of each data set.
 
     Attributes:
-        eliminated: Names of the node types that can be.
-        most_in_float64: Nodes of these types up to which it is float64.
+        most_in_float64: Nodes of the eliminated types up to which it is float64.
     """
 
     eliminated: tuple[str, ...]
@@ -107,13 +94,7 @@ class UsualPrecision:
 def usual_precision(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], limits: Limits
 ) -> UsualPrecision:
-    """Return the usual precision for some factors.
-
-    Args:
-        factors: Of the solver.
-        nodes: Their node types.
-        limits: How many nodes of a fit are few.
-    """
+    """Return the usual precision for some factors."""
     eliminated = eliminable_types(factors, nodes)
     is_stiff = len(eliminated) == 0 or couples_reduced(factors, eliminated)
     names = tuple(node.name for node in eliminated)
@@ -128,11 +109,7 @@ def usual_precision(
 
 
 def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]) -> SolverForm:
-    """The form of all kernels.
-
-    Raises:
-        UnsuitedError: The linear solver is not for such factors.
-    """
+    """The form of all kernels."""
     names = (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
     if recipe.linear_solver in names and len(eliminated) == 0:
         raise UnsuitedError(
@@ -173,3 +150,75 @@ def _choose_storage(
 
     pays = recomputing_pays(recipe.factors, TYPES[recipe.precision], backend)
     return JacobianStorage.RECOMPUTED if pays else JacobianStorage.STORED
+
+
+MIN_REPEATS = 4
+"""Instances of a factor for each pair of nodes that it may touch, from which on pairs of nodes meet
+again and again, as picture and camera of a calibration do in every corner."""
+
+
+def choose_eliminated(
+    recipe: Recipe,
+    counts: Mapping[str, int] | None = None,
+    instances: Mapping[str, int] | None = None,
+) -> tuple[NodeType, ...]:
+    """The node types to eliminate, by counts if they are known."""
+    if recipe.linear_solver in ELIMINATES_NOTHING:
+        return ()
+    if recipe.eliminate is not None:
+        wanted = tuple(node for node in recipe.nodes if node.name in recipe.eliminate)
+        # where some factors have no instances, nothing else may be left
+        return wanted if len(wanted) < len(recipe.nodes) else ()
+    allowed = eliminable_types(recipe.factors, recipe.nodes, counts)
+    if counts is not None and instances is not None and _is_small(recipe, counts, instances):
+        return ()
+    if counts is None or len(allowed) == 0 or not _is_sparse(recipe, allowed):
+        return allowed
+    return allowed if eliminating_pays(recipe, allowed, counts) else ()
+
+
+def _is_small(recipe: Recipe, counts: Mapping[str, int], instances: Mapping[str, int]) -> bool:
+    """Return whether `auto` gains by factorising all unknowns, because pairs of nodes meet often.
+
+    The matrix of all unknowns then has far fewer entries than the Jacobians, so that a
+    factorisation is next to nothing, while elimination walks the pairs of instances that share an
+    eliminated node.
+    """
+    if recipe.linear_solver is not LinearSolverChoice.AUTO:
+        return False
+    if _unknowns(recipe.nodes, counts) > recipe.limits.max_dense_for_sparse:
+        return False
+    coupling = [factor for factor in recipe.factors if len(factor.nodes) > 1]
+    return len(coupling) > 0 and all(
+        instances[factor.name] >= MIN_REPEATS * _touchable_pairs(factor, counts)
+        for factor in coupling
+    )
+
+
+def _touchable_pairs(factor: TracedFactor, counts: Mapping[str, int]) -> int:
+    """Pairs of nodes that a factor can touch at most: of its two most numerous arguments."""
+    numbers = sorted((counts[argument.node_type.name] for argument in factor.nodes), reverse=True)
+    return numbers[0] * numbers[1]
+
+
+def _unknowns(nodes: Sequence[NodeType], counts: Mapping[str, int]) -> int:
+    return sum(counts[node.name] * node.tangent_dim for node in nodes)
+
+
+def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
+    """Return whether a sparse factorisation is asked for, or is what `auto` mostly takes."""
+    if recipe.linear_solver is not LinearSolverChoice.AUTO:
+        return recipe.linear_solver is LinearSolverChoice.SPARSE
+    return couples_reduced(recipe.factors, eliminated)
+
+
+def eliminating_pays(
+    recipe: Recipe, eliminated: Sequence[NodeType], counts: Mapping[str, int]
+) -> bool:
+    """Return whether a sparse factorisation gains by eliminating first.
+
+    It takes the unknowns of most of the matrix away by blocks, and in parallel; but the nodes that
+    see one eliminated node are all coupled then: a beacon that a whole path sees makes its matrix
+    full, where an ordering would have kept the beacon for last.
+    """
+    return 2 * _unknowns(eliminated, counts) >= _unknowns(recipe.nodes, counts)

@@ -3,9 +3,8 @@
 Input: traced factors and a device. Output: yes or no. Once for each solver.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import cached
@@ -56,8 +55,4 @@ def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> Jacobi
         return JacobianPrice(price, num_entries * dtype.itemsize)
 
     parts = ["price", target.name, dtype.value, factor.key]
-    return cached(parts, find, asdict, _price_from_json)
-
-
-def _price_from_json(data: Mapping[str, Any]) -> JacobianPrice:
-    return JacobianPrice(float(data["multiplications"]), int(data["num_bytes"]))
+    return cached(parts, find, asdict, lambda data: JacobianPrice(**data))

@@ -47,12 +47,7 @@ def make_recipe(
     limits: Limits | None = None,
     eliminate: Sequence[str] | None = None,
 ) -> Recipe:
-    """Trace the factors and check the choices; see `Solver` for the arguments.
-
-    Raises:
-        FactorError: A factor cannot be compiled, or two of them do not go together.
-        OptionError: An unknown choice.
-    """
+    """Trace the factors and check the choices; see `Solver` for the arguments."""
     wanted = None if is_auto(precision) else choice(Precision, "precision", precision, ("auto",))
     linear: LinearSolverChoice = choice(LinearSolverChoice, "linear_solver", linear_solver)
     stored: JacobianChoice = choice(JacobianChoice, "jacobian", jacobian)
@@ -87,11 +82,6 @@ def _checked_elimination(
     nodes: Sequence[NodeType],
     linear_solver: LinearSolverChoice,
 ) -> tuple[str, ...]:
-    """The names as a tuple.
-
-    Raises:
-        OptionError: No names of node types, or these cannot be eliminated.
-    """
     if isinstance(given, str) or not isinstance(given, Sequence | set | frozenset):
         raise OptionError(
             f"eliminate={given!r}: must be a sequence of names of node types, such as "
@@ -131,15 +121,7 @@ def is_auto(given: Any) -> bool:
 def checked_factors(
     factors: Sequence[Factor] | Factor, *, without_constraints: str = ""
 ) -> tuple[Factor, ...]:
-    """The factors as a tuple, if they are factors with names of their own.
-
-    Args:
-        factors: As the user passed them.
-        without_constraints: What takes no constraints, for the error; empty: it does.
-
-    Raises:
-        FactorError: Something else, none, or two of one name; constraints that are not taken.
-    """
+    """The factors as a tuple, if they are factors with names of their own."""
     if isinstance(factors, Factor):
         factors = [factors]
     if not isinstance(factors, Sequence):
@@ -163,12 +145,10 @@ def checked_factors(
 
 
 def _place(python_type: type) -> str:
-    """Return the module of a class."""
     return f"{python_type.__module__}.{python_type.__qualname__}"
 
 
 def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
-    """The node types of all factors, in order of appearance."""
     found: dict[str, NodeType] = {}
     names = {factor.name for factor in factors}
     for factor in factors:
@@ -191,12 +171,7 @@ def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
 
 
 def as_traced(given: Sequence[Factor], factors: Sequence[TracedFactor]) -> tuple[Factor, ...]:
-    """Factors that are not traced again.
-
-    Args:
-        given: As the user passed them.
-        factors: The same, as a solver has traced them.
-    """
+    """Factors that are not traced again."""
     copies = tuple(replace(factor) for factor in given)
     for factor, traced in zip(copies, factors, strict=True):
         object.__setattr__(factor, "traced", traced)
@@ -221,12 +196,7 @@ class Remade:
         return constraint_kinds(self._given)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Pickled as its factors and choices; traced and compiled where it arrives.
-
-        Raises:
-            pickle.PicklingError: A factor is not found by its module and name, or the backend was
-                given as an object, which belongs to this process.
-        """
+        """Pickled as its factors and choices; traced and compiled where it arrives."""
         if not isinstance(self._choices["backend"], str | BackendChoice):
             raise pickle.PicklingError(
                 f"a {type(self).__name__} with the backend object {self._choices['backend']!r} "
@@ -245,10 +215,8 @@ class Remade:
         return made
 
     def __deepcopy__(self: Kind, memo: object) -> Kind:
-        """The same."""
         return self.__copy__()
 
 
 def _remade(kind: type[Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> Kind:
-    """Make a pickle's or a copy's object."""
     return kind(factors, **choices)  # type: ignore[call-arg]

@@ -35,8 +35,6 @@ class System:
         jacobian: (entries of J,) of all rows.
         active: (rows,) booleans.
         scale: (size,) of the unknowns; 0 for those that stay.
-        upper: (size,) right-hand side of the unknowns.
-        lower: (rows,) of the constraints.
         shift: Added to the scaled diagonal.
     """
 
@@ -44,9 +42,20 @@ class System:
     jacobian: Floats
     active: NDArray[np.bool_]
     scale: Floats
-    upper: Floats
-    lower: Floats
     shift: float
+
+
+@dataclass(frozen=True)
+class Factored:
+    """The system that was factorised last.
+
+    Attributes:
+        system: As it is.
+        unit: (rows,) the scale of the constraints.
+    """
+
+    system: System
+    unit: Floats
 
 
 class Border:
@@ -76,12 +85,14 @@ class Border:
         num, total = len(hessian.columns), np.arange(len(unique))
         self._inner = num + total + self._rows
         self._corner = num + self._starts[1:] + np.arange(first)
-        self._indptr = np.concatenate([hessian.starts, self._corner + 1]).astype(np.int32)
+        indptr = np.concatenate([hessian.starts, self._corner + 1]).astype(np.int32)
         indices = np.zeros(num + len(unique) + first, np.int32)
         indices[:num], indices[self._inner] = hessian.columns, self._columns
         indices[self._corner] = size + np.arange(first)
-        self._indices = indices
-        self._factorization = QdldlFactorization(self._indptr, indices, size + first)
+        self._factorization = QdldlFactorization(indptr, indices, size + first)
+        shape = (size + first, size + first)
+        self._lower = csr_array((np.zeros(len(indices)), indices, indptr), shape=shape)
+        self._upper = self._lower.T  # of the same numbers
 
     def jacobian(self, blocks: Sequence[Floats]) -> Floats:
         """Entries of J, from the (m, dim, k) derivatives of the instances of each constraint."""
@@ -98,20 +109,22 @@ class Border:
         """Return the diagonal of the first block."""
         return np.asarray(first[self._diagonal])
 
-    def solved(self, system: System) -> tuple[Floats, Floats] | None:
-        """Both parts of the solution; None: the pivots have other signs than near a minimum."""
-        scale, size = system.scale, self._size
-        data = np.zeros(len(self._indices))
-        hessian = self._hessian
+    def only_diagonal(self, first: Floats) -> Floats:
+        """Entries of the first block with zeros off its diagonal, which is made positive."""
+        entries = np.zeros_like(first)
+        entries[self._diagonal] = np.abs(first[self._diagonal])
+        return entries
+
+    def factorized(self, system: System) -> Factored | None:
+        """Factorise a system; None: the pivots have other signs than near a minimum."""
+        scale = system.scale
+        hessian, data = self._hessian, np.zeros(len(self._lower.data))
         data[: len(system.first)] = system.first * scale[hessian.rows] * scale[hessian.columns]
         data[self._diagonal] += (scale == 0.0) + system.shift
         scaled = np.where(system.active[self._rows], system.jacobian, 0.0) * scale[self._columns]
         squares = np.bincount(self._rows, scaled**2, minlength=self.num_rows)
         unit = np.where(squares > 0.0, 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0)), 0.0)
         data[self._inner] = -scaled * unit[self._rows]
-        rhs = np.concatenate(
-            [system.upper * scale, np.where(system.active, system.lower, 0) * unit]
-        )
         factorization = self._factorization
         data[self._corner] = np.where(system.active, -REGULARISATION, -1.0)
         factorization.values[...] = data
@@ -123,16 +136,30 @@ class Border:
         if np.count_nonzero(pivots < 0.0) != self.num_rows or not np.isfinite(pivots).all():
             return None
         data[self._corner] = np.where(system.active, 0.0, -1.0)
-        solution = self._refined(data, rhs)
+        self._lower.data[...] = data
+        return Factored(system, unit)
+
+    def solved(
+        self, factored: Factored, upper: Floats, lower: Floats
+    ) -> tuple[Floats, Floats] | None:
+        """Both parts of the solution of the system factorised last; None: it is not finite.
+
+        Args:
+            factored: That system.
+            upper: (size,) right-hand side of the unknowns.
+            lower: (rows,) of the constraints.
+        """
+        scale, size = factored.system.scale, self._size
+        rhs = [upper * scale, np.where(factored.system.active, lower, 0.0) * factored.unit]
+        solution = self._refined(np.concatenate(rhs))
         if not bool(np.isfinite(solution).all()):
             return None
-        return solution[:size] * scale, solution[size:] * unit
+        return solution[:size] * scale, solution[size:] * factored.unit
 
-    def _refined(self, data: Floats, rhs: Floats) -> Floats:
+    def _refined(self, rhs: Floats) -> Floats:
         """The solution by the last factorisation, corrected by residuals of the system itself."""
-        shape = (len(rhs), len(rhs))
-        lower = csr_array((data, self._indices, self._indptr), shape=shape)
-        upper, own = lower.T, np.concatenate([data[self._diagonal], data[self._corner]])
+        lower, upper = self._lower, self._upper
+        own = np.concatenate([lower.data[self._diagonal], lower.data[self._corner]])
 
         def left_by(solution: Floats) -> Floats:
             return np.asarray(rhs - (lower @ solution + upper @ solution - own * solution))

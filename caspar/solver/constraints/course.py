@@ -31,10 +31,9 @@ from caspar.solver.constraints.outcome import (
 from caspar.solver.constraints.penalties import Terms
 from caspar.solver.constraints.problems import ConstrainedProblems
 from caspar.solver.constraints.start import without_held
-from caspar.solver.constraints.violations import Floats
+from caspar.solver.constraints.violations import Floats, pushing_multipliers
 from caspar.solver.input.constraints import Constraints as Restrictions
 from caspar.solver.lm.interrupts import Callback
-from caspar.solver.result.given import Given, SolvedArrays
 from caspar.solver.result.result import (
     IterationRecord,
     SolveResult,
@@ -42,6 +41,7 @@ from caspar.solver.result.result import (
     ValuesReader,
     Violation,
 )
+from caspar.solver.result.solved_arrays import Given, SolvedArrays
 from caspar.solver.solving import solve
 
 MOST_SOLVES = 40
@@ -65,6 +65,10 @@ STALLED = 0.9
 MOST_STALLS = 3
 """Solves in a row without coming nearer, with growing penalties, before the loop looks whether
 constraints can be met."""
+
+HELPFUL = 1e-3
+"""Share of what was wrong at first up to which the end of a run of Newton's method is taken that
+did not converge, for example at a minimum where constraints depend on each other."""
 
 MOST_STEPS = 1_000_000
 """Of Newton's method, if the user sets no limit."""
@@ -137,7 +141,9 @@ class Course:
             first = problems.start.look(factors, self._problem, self._found, self._sizes)
         self._terms, self._initial_cost = first.terms, first.cost
         self._damping = first.damping
-        if first.is_left_open and problems.lagrangian.suits_start(factors, self._problem):
+        is_near = len(self._found) > 0 and self._violation().scaled <= self._tolerance
+        is_small = problems.lagrangian.suits_start(factors, self._problem)
+        if (first.is_left_open or is_near) and is_small:
             status = self._newton_status()
             if status is not None:
                 # a solve looks at what else there is to report, and moves nothing
@@ -267,7 +273,10 @@ class Course:
     # -- Newton's method -------------------------------------------------------------------------
 
     def _newton_status(self, penalties: Mapping[str, Floats] | None = None) -> SolveStatus | None:
-        """Try Newton's method; None: it did not converge, and nothing has changed.
+        """Try Newton's method; None: it did not converge.
+
+        A run that did not converge changes nothing, unless it has left next to nothing of what was
+        wrong: then the loop goes on from its end.
 
         Args:
             penalties: By constraint; None: those of the first solve.
@@ -284,20 +293,29 @@ class Course:
                 self._newton = Expansion(problems.lagrangian, factors, problem)
             newton = Newton(self._newton, penalties, self._sizes)
             multipliers = {name: one.multipliers for name, one in self._terms.items()}
-            start = self._newton.at(problems.on_host(problem), multipliers, penalties)
+            values = problems.on_host(problem)
+            start = self._newton.at(values, multipliers, penalties)
+            if len(self._records) == 0 and self._violation().scaled <= self._tolerance:
+                start = self._newton.at(values, newton.estimated(start), penalties)
             limit = self._options.max_iterations
             most = MOST_STEPS if limit is None else limit - len(self._records)
             polished = newton.run(start, most)
         self._newton_s += time.perf_counter() - start_s
         if not polished.has_converged:
-            return None
+            if polished.errors[-1] > HELPFUL * polished.errors[0]:
+                return None
+            # the multipliers of constraints that depend on each other may have run away
+            *points, last = polished.points
+            last = replace(last, multipliers=newton.estimated(last))
+            polished = replace(polished, points=(*points, last))
         before = self._values, self._found, self._sizes, self._problem
         self._values = self._as_given(polished.points[-1])
         self._look()
         if self._violation().scaled > self._tolerance:
             self._values, self._found, self._sizes, self._problem = before
             return None
-        return self._take(polished, before_s)
+        status = self._take(polished, before_s)
+        return status if polished.has_converged or status is SolveStatus.STOPPED else None
 
     def _as_given(self, point: Point) -> dict[str, Any]:
         """Values of the kind that the user gave."""
@@ -337,7 +355,8 @@ class Course:
                 break
         point, error = points[taken], polished.errors[taken]
         for name, one in self._terms.items():
-            self._terms[name] = replace(one, multipliers=np.array(point.multipliers[name]))
+            pushing = pushing_multipliers(self._problems.kinds[name], point.multipliers[name])
+            self._terms[name] = replace(one, multipliers=np.array(pushing))
         self._costs = {**self._costs, **point.costs}
         self._promised = 0.5 * error**2 / point.cost if point.cost > 0.0 else 0.0
         return status

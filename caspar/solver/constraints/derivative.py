@@ -14,15 +14,15 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import ConstraintKind
-from caspar.frontend.factors.penalised import ROOT, SHIFT
+from caspar.frontend.factors.terms import ROOT, SHIFT
 from caspar.solver.constraints.penalties import Terms
 from caspar.solver.constraints.problems import ConstrainedProblems
 from caspar.solver.constraints.tangent import ACTIVE
 from caspar.solver.constraints.violations import Linearised, Sizes
 from caspar.solver.gradients.gradient import Gradient
 from caspar.solver.gradients.gradients import Gradients, on_status
-from caspar.solver.result.given import Given
 from caspar.solver.result.result import SolveResult
+from caspar.solver.result.solved_arrays import Given
 
 
 def constrained_gradient(

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.equations.adjoint import kernels as parts
+from caspar.equations import adjoint as parts
 from caspar.equations.parts import SolverPart
 from caspar.frontend.factors.factor import ConstraintKind
 from caspar.frontend.factors.trace import NodeType, TracedFactor
@@ -26,8 +26,9 @@ from caspar.solver.constraints.violations import (
     Linearised,
     first_dims,
     linearised,
+    pushing_multipliers,
 )
-from caspar.solver.gradients.charts import Charts
+from caspar.solver.gradients.adjoint import Charts
 from caspar.solver.gradients.system import Hessian, Instances
 from caspar.solver.input.problem import Problem
 from caspar.solver.normal.blocks import Unknowns
@@ -185,6 +186,7 @@ class Expansion:
             for (inputs, _, _), one in zip(bound, instances, strict=True)
         }
         columns = [self._columns[one.name] for one in held]
+        self._triangles = {one.name: np.tril_indices(parts.tangent_size(one)) for one in held}
         dims = [len(one.residual) for one in held]
         self.border = Border(self._hessian, self.unknowns.size, columns, dims)
 
@@ -216,7 +218,7 @@ class Expansion:
         for name, packed in self._values.items():
             packed.fill(backend.upload(values[name]))
         for name, packed in self._multipliers.items():
-            packed.fill(backend.upload(multipliers[name]))
+            packed.fill(backend.upload(pushing_multipliers(self._kinds[name], multipliers[name])))
         self._run()
         size = self.unknowns.size
         costs, gradient, curvature = {}, np.zeros(size), []
@@ -234,7 +236,7 @@ class Expansion:
             is_active = (pull > 0.0) | (one.kind is ConstraintKind.ZERO)
             block = np.concatenate([node.entries for node in one.nodes], axis=2)
             weighted = block * np.where(is_active, penalties[name], 0.0)[:, :, None]
-            row, column = np.tril_indices(block.shape[2])
+            row, column = self._triangles[name]
             product = np.einsum("mrk,mrl->mkl", block, weighted)[:, row, column]
             curvature.append(backend.upload(product) - outputs[parts.HESSIAN])
             blocks.append(block)

@@ -18,13 +18,15 @@ in Waechter, Biegler, *On the implementation of an interior-point filter line-se
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.frontend.factors.factor import ConstraintKind
-from caspar.solver.constraints.bordered import System
+from caspar.solver.constraints.bordered import Factored, System
 from caspar.solver.constraints.lagrangian import Expansion, Point
-from caspar.solver.constraints.violations import Floats, Sizes
+from caspar.solver.constraints.violations import Floats, Sizes, pushing_multipliers
 
 MAX_STEPS = 60
 """Of one run; near a minimum it takes three to six."""
@@ -38,15 +40,15 @@ ARMIJO = 1e-4
 SHORTEST = 2.0**-12
 """Share of a step at which nothing better is looked for."""
 
-SHIFTS = (0.0, *(3.0 * 10.0**power for power in range(-7, 4)))
+SHIFTS = (0.0, *(3.0 * 10.0**power for power in range(-6, 4)))
 """What is added to the scaled diagonal until the step leads to a minimum; it never makes a diagonal
 entry of -1 zero."""
 
-SHORT = 1.0
-"""The same of a step that is short already."""
-
 RUNAWAY = 100.0
 """Times what was wrong at first, at which a run ends."""
+
+NEAR = 1e-6
+"""Share of its terms up to which an entry of an inequality counts as zero at the start."""
 
 IDLE = 1e-7
 """Share of what was wrong at first that multipliers of the wrong sign may be at the end."""
@@ -90,13 +92,14 @@ class _Step:
 
     Attributes:
         values: d.
-        multipliers: l + e by constraint, (m, dim); 0 of what is not active.
-        shift: What was added to the scaled diagonal.
+        multipliers: l + e by constraint, (m, dim); 0 of what is not active, below 0 for
+            inequalities that hold the step back and are to leave the active ones.
+        factored: The system that it solves.
     """
 
     values: Floats
     multipliers: Mapping[str, Floats]
-    shift: float
+    factored: Factored
 
 
 class Newton:
@@ -110,6 +113,7 @@ class Newton:
 
     def __init__(self, expansion: Expansion, penalties: Mapping[str, Floats], sizes: Sizes) -> None:
         self._expansion, self._penalties = expansion, penalties
+        self._border, self._sizes_by_node = expansion.border, sizes
         unknowns, problem = expansion.unknowns, expansion.problem
         own, free = {}, {}
         for name, node in unknowns.nodes.items():
@@ -134,12 +138,13 @@ class Newton:
             step = self._step(parts, point)
             if step is None:
                 break
-            length = float(np.abs(step.values / self._sizes).max(initial=0.0))
-            is_short = length <= SMALL_STEP and step.shift == 0.0
+            is_short = self._length(step.values) <= SMALL_STEP
+            is_short &= step.factored.system.shift == 0.0
             num_short = num_short + 1 if is_short else 0
             for name, rows in step.multipliers.items():
-                weights[name] = np.maximum(weights[name], np.abs(rows))
-            found = self._shortened(parts, point, step, SHORT if is_short else SHORTEST, weights)
+                pushing = pushing_multipliers(point.found[name].kind, rows)
+                weights[name] = np.maximum(weights[name], np.abs(pushing))
+            found = self._shortened(parts, point, step, weights, is_short=is_short)
             if found is None:
                 num_short = 2 if is_short and self._idle(step, point) <= IDLE * first else 0
                 break
@@ -155,62 +160,81 @@ class Newton:
         parts: _Parts,
         point: Point,
         step: "_Step",
-        shortest: float,
         weights: Mapping[str, Floats],
+        *,
+        is_short: bool,
     ) -> tuple[Point, _Parts] | None:
         """Halve a step until its end is better; return that, or None if no length helps.
 
         An end is better if its error is small enough, or if it lowers the cost with weighted
-        violations (Han, 1977) by a share of the decrease that the linear model predicts.
+        violations (Han, 1977) by a share of the decrease that the linear model predicts. Along a
+        bent constraint a whole step may do neither however near the minimum is (Maratos, 1978), so
+        it is tried again with a correction of second order, and shorter steps follow that arc
+        (Mayne, Polak, 1982). A short step is tried once.
         """
         before = _merit(point, weights)
         slope = float(point.gradient @ step.values) - (before - point.cost)
-        most = SHRINKS if shortest < SHORT else 1.0
-        share = 1.0
+        most, shortest = (1.0, 1.0) if is_short else (SHRINKS, SHORTEST)
+        share, bend = 1.0, None
         while share >= shortest:
-            candidate = self._moved(point, step, share)
+            candidate = self._moved(point, step, share, bend)
             if candidate.is_finite:
                 after = self._parts(candidate)
                 decrease = before - _merit(candidate, weights)
                 is_lower = slope < 0.0 and decrease >= -ARMIJO * share * slope
-                if after.error < most * parts.error or (is_lower and shortest < SHORT):
+                if after.error < most * parts.error or (is_lower and not is_short):
                     return candidate, after
+                if share == 1.0 and bend is None and not is_short:
+                    bend = self._bend(step, candidate)
+                    continue
             share *= 0.5
         return None
 
+    def _bend(self, step: "_Step", candidate: Point) -> Floats:
+        """Return the change that brings the end of a whole step back to the active constraints.
+
+        It is 0 if it would be longer than the step itself.
+        """
+        none = np.zeros_like(step.values)
+        found = self._border.solved(step.factored, none, candidate.rows)
+        is_usable = found is not None and self._length(found[0]) <= self._length(step.values)
+        return found[0] if found is not None and is_usable else none
+
+    def _length(self, step: Floats) -> float:
+        """The largest component of a step of all unknowns, by the sizes of values."""
+        return float(np.abs(step / self._sizes).max(initial=0.0))
+
     def _idle(self, step: "_Step", point: Point) -> float:
         """Return how far multipliers of inequalities would go below 0, in the unit of errors."""
-        squares = sum(
-            float((np.minimum(rows, 0.0) ** 2 / self._penalties[name]).sum())
-            for name, rows in step.multipliers.items()
-            if point.found[name].kind is ConstraintKind.POSITIVE
-        )
+        squares = 0.0
+        for name, rows in step.multipliers.items():
+            below = rows - pushing_multipliers(point.found[name].kind, rows)
+            squares += float((below**2 / self._penalties[name]).sum())
         return float(np.sqrt(squares))
 
     # -- one step --------------------------------------------------------------------------------
 
-    def _moved(self, point: Point, step: "_Step", share: float) -> Point:
-        values = self._expansion.moved(point, share * step.values)
+    def _moved(self, point: Point, step: "_Step", share: float, bend: Floats | None) -> Point:
+        """The point at a share of a step, along the arc that the correction `bend` makes of it."""
+        change = share * step.values
+        if bend is not None:
+            change += share**2 * bend
+        values = self._expansion.moved(point, change)
         for name, limits in self._expansion.problem.bounds.items():
             values[name] = limits.within(values[name])
         multipliers = {
             name: rows + share * (step.multipliers[name] - rows)
             for name, rows in point.multipliers.items()
         }
-        for name, rows in multipliers.items():
-            if point.found[name].kind is ConstraintKind.POSITIVE:
-                multipliers[name] = np.maximum(rows, 0.0)
         return self._expansion.at(values, multipliers, self._penalties)
 
     def _parts(self, point: Point) -> _Parts:
         scale = self._scale(self._expansion.border.diagonal(point.first), point)
-        squares, first = float(((point.pull * scale) ** 2).sum()), 0
-        for name, one in point.found.items():
-            active = point.active[first : first + one.rows.size].reshape(one.rows.shape)
-            first += one.rows.size
-            penalties = self._penalties[name]
+        squares = float(((point.pull * scale) ** 2).sum())
+        for name, active in self._by_constraint(point, point.active).items():
+            rows, penalties = point.found[name].rows, self._penalties[name]
             idle = point.multipliers[name] ** 2 / penalties
-            squares += float(np.where(active, penalties * one.rows**2, idle).sum())
+            squares += float(np.where(active, penalties * rows**2, idle).sum())
         return _Parts(scale, float(np.sqrt(squares)))
 
     def _scale(self, diagonal: Floats, point: Point) -> Floats:
@@ -222,37 +246,61 @@ class Newton:
             place = slice(node.first, node.first + node.count * node.dim)
             pull = point.pull[place].reshape(node.count, node.dim)
             held = np.zeros(pull.shape, bool)
-            for component, number in limits.places.items():
-                rows, own = point.values[name][:, number], pull[:, component]
-                at_lower = rows <= limits.lower[:, component]
-                at_upper = rows >= limits.upper[:, component]
-                held[:, component] = (at_lower & (own > 0.0)) | (at_upper & (own < 0.0))
+            components, numbers = list(limits.places), list(limits.places.values())
+            rows, own = point.values[name][:, numbers], pull[:, components]
+            at_lower = rows <= limits.lower[:, components]
+            at_upper = rows >= limits.upper[:, components]
+            held[:, components] = (at_lower & (own > 0.0)) | (at_upper & (own < 0.0))
             moves[place] &= ~held.ravel()
         return np.where(moves, 1.0 / np.sqrt(np.where(moves, diagonal, 1.0)), 0.0)
 
     def _step(self, parts: _Parts, point: Point) -> "_Step | None":
         """d and l + e; None: no curvature that is added makes the system one of a minimum."""
         for shift in SHIFTS:
-            system = System(
-                point.first,
-                point.jacobian,
-                point.active,
-                parts.scale,
-                -point.pull,
-                point.rows,
-                shift,
-            )
-            found = self._expansion.border.solved(system)
+            system = System(point.first, point.jacobian, point.active, parts.scale, shift)
+            factored = self._border.factorized(system)
+            if factored is None:
+                continue
+            found = self._border.solved(factored, -point.pull, point.rows)
             if found is None:
                 continue
-            multipliers, first = {}, 0
-            for name, rows in point.multipliers.items():
-                place = slice(first, first + rows.size)
-                first += rows.size
-                own = rows + found[1][place].reshape(rows.shape)
-                multipliers[name] = np.where(point.active[place].reshape(rows.shape), own, 0.0)
-            return _Step(found[0], multipliers, shift)
+            changes = self._by_constraint(point, found[1])
+            multipliers = {
+                name: np.where(active, point.multipliers[name] + changes[name], 0.0)
+                for name, active in self._by_constraint(point, point.active).items()
+            }
+            return _Step(found[0], multipliers, factored)
         return None
+
+    def estimated(self, point: Point) -> dict[str, Floats]:
+        """Multipliers of entries that hold with equality, so that they leave least of the gradient.
+
+        Squares are summed in the scaled unknowns. If entries depend on each other, the shortest
+        multipliers are found.
+        """
+        near = [
+            (one.rows <= NEAR * one.scale(self._sizes_by_node)) | (one.kind is ConstraintKind.ZERO)
+            for one in point.found.values()
+        ]
+        border, scale = self._border, self._parts(point).scale
+        active = np.concatenate([rows.ravel() for rows in near])
+        diagonal = border.only_diagonal(point.first)
+        factored = border.factorized(System(diagonal, point.jacobian, active, scale, 0.0))
+        none = np.zeros(border.num_rows)
+        found = None if factored is None else border.solved(factored, -point.gradient, none)
+        rows = none if found is None else np.where(active, found[1], 0.0)
+        return {
+            name: pushing_multipliers(point.found[name].kind, own)
+            for name, own in self._by_constraint(point, rows).items()
+        }
+
+    def _by_constraint(self, point: Point, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """A number for each row of the border as (m, dim) by constraint."""
+        parts, first = {}, 0
+        for name, one in point.found.items():
+            parts[name] = rows[first : first + one.rows.size].reshape(one.rows.shape)
+            first += one.rows.size
+        return parts
 
 
 def _merit(point: Point, weights: Mapping[str, Floats]) -> float:

@@ -5,8 +5,11 @@ once for a solve, on the host.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpocon, dpotrf
 
 from caspar.runtime.cpu.direct import on_one_thread
 from caspar.solver.constraints.penalties import Terms
@@ -18,6 +21,10 @@ MOST_NAMED = 5
 
 REDUNDANT = 1e-10
 """Of singular values of scaled rows, below which rows depend on each other."""
+
+CLEARLY = 1e-10
+"""Of one over the condition of the products of scaled rows, above which no row depends on others.
+It is about the square of the share above."""
 
 MOST_ROWS = 300
 """Active entries up to which it is looked whether they depend on each other."""
@@ -92,13 +99,9 @@ def redundant_text(found: Mapping[str, Linearised], active: Flags, sizes: Sizes)
     num_active = sum(int(chosen.sum()) for chosen in active.values())
     if not 1 < num_active <= MOST_ROWS:
         return ""
-    rows, values = _scaled_rows(found, active, sizes), np.zeros(num_active)
-
-    def decompose() -> None:
-        values[: min(rows.shape)] = np.linalg.svd(rows, compute_uv=False)
-
-    on_one_thread(decompose)
-    rank = int((values > REDUNDANT * values[0]).sum()) if values[0] > 0.0 else 0
+    ranks: list[int] = []
+    on_one_thread(lambda: ranks.append(_rank(_scaled_rows(found, active, sizes))))
+    rank = ranks[0]
     if rank == num_active:
         return ""
     return (
@@ -107,23 +110,37 @@ def redundant_text(found: Mapping[str, Linearised], active: Flags, sizes: Sizes)
     )
 
 
+def _rank(rows: Floats) -> int:
+    """The rank of rows of length one: by Cholesky's method if that is sure, else by an SVD."""
+    products = rows @ rows.T
+    factor, first_wrong = dpotrf(products)
+    if first_wrong == 0 and dpocon(factor, np.abs(products).sum(axis=0).max())[0] > CLEARLY:
+        return len(rows)
+    values = np.linalg.svd(rows, compute_uv=False)
+    return int(np.count_nonzero(values > REDUNDANT * values[0]))
+
+
 def _scaled_rows(found: Mapping[str, Linearised], active: Flags, sizes: Sizes) -> Floats:
     """(active entries, unknowns that they touch), of length one each."""
-    first: dict[tuple[str, int], int] = {}
-    size = 0
+    touched: dict[str, list[NDArray[Any]]] = {}
     for name, one in found.items():
         for node in one.nodes:
-            for number in node.index[active[name].any(axis=1)].tolist():
-                if (node.node, number) not in first:
-                    first[node.node, number] = size
-                    size += len(sizes[node.node])
-    rows = []
+            touched.setdefault(node.node, []).append(node.index[active[name].any(axis=1)])
+    numbers = {name: np.unique(np.concatenate(own)) for name, own in touched.items()}
+    starts, size = dict[str, int](), 0
+    for name, own in numbers.items():
+        starts[name] = size
+        size += len(own) * len(sizes[name])
+    blocks = []
     for name, one in found.items():
-        for instance, entry in np.argwhere(active[name]).tolist():
-            row = np.zeros(size)
-            for node in one.nodes:
-                start, own = first[node.node, int(node.index[instance])], sizes[node.node]
-                row[start : start + len(own)] += node.entries[instance, entry] * own
-            length = float(np.linalg.norm(row))
-            rows.append(row / length if length > 0.0 else row)
-    return np.array(rows)
+        instance, entry = np.nonzero(active[name])
+        rows, row = np.zeros((len(instance), size)), np.arange(len(instance))[:, None]
+        for node in one.nodes:
+            scale = sizes[node.node]
+            place = np.searchsorted(numbers[node.node], node.index[instance])
+            columns = starts[node.node] + len(scale) * place[:, None] + np.arange(len(scale))
+            rows[row, columns] += node.entries[instance, entry] * scale
+        blocks.append(rows)
+    whole = np.concatenate(blocks)
+    length = np.linalg.norm(whole, axis=1, keepdims=True)
+    return np.asarray(whole / np.where(length > 0.0, length, 1.0))

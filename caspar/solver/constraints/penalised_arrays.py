@@ -1,6 +1,6 @@
 """The factors of penalised constraints in a recipe, and their data among a user's arrays.
 
-Input: what the user passed. Output: the same with what `frontend.factors.penalised` asks for. Cost
+Input: what the user passed. Output: the same with what `frontend.factors.terms` asks for. Cost
 tier: once for a solver; arrays once for a solve of the loop.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import ConstraintKind
-from caspar.frontend.factors.penalised import ROOT, SHIFT, penalised
+from caspar.frontend.factors.terms import ROOT, SHIFT, penalised
 from caspar.frontend.factors.trace import WEIGHT
 from caspar.solver.choice.form import Recipe
 

@@ -10,9 +10,8 @@ from types import ModuleType
 
 import numpy as np
 
-from caspar.frontend.factors.factor import ConstraintKind
-from caspar.solver.constraints.violations import Floats, Linearised, Sizes
-from caspar.solver.normal.sums import add_rows
+from caspar.solver.constraints.violations import Floats, Linearised, Sizes, pushing_multipliers
+from caspar.solver.normal.matrix import add_rows
 
 FIRST_PENALTY = 10.0
 """First penalty of an instance, in variables in which the cost has a curvature of 1 and the
@@ -62,9 +61,8 @@ class Terms:
 
     def updated(self, found: Linearised, enough: float = ENOUGH) -> "Terms":
         """After a solve that ended at some values; entries of `enough` keep their penalties."""
-        multipliers = self.multipliers - self.penalties * found.rows
-        if found.kind is ConstraintKind.POSITIVE:
-            multipliers = np.maximum(multipliers, 0.0)
+        moved = self.multipliers - self.penalties * found.rows
+        multipliers = pushing_multipliers(found.kind, moved)
         distance = np.abs(multipliers - self.multipliers) / self.penalties
         is_slow = distance > enough * self.distance
         grown = np.where(is_slow, GROWTH, 1.0) * self.penalties

@@ -17,8 +17,8 @@ from caspar.runtime.backend import Backend
 from caspar.solver.constraints.penalties import Terms, first_terms
 from caspar.solver.constraints.violations import Floats, Linearised, NodeRows, Sizes
 from caspar.solver.input.problem import Problem
-from caspar.solver.normal.jacobians import DerivativeKernels, FactorJacobian
-from caspar.solver.normal.sums import add_rows
+from caspar.solver.normal.instance_kernels import DerivativeKernels, FactorJacobian
+from caspar.solver.normal.matrix import add_rows
 
 BUNDLE_DAMPING = 1e-3
 """First damping of bundles, the usual one."""

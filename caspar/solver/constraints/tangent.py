@@ -17,7 +17,7 @@ from caspar.solver.constraints.start import curvatures_of, without_held
 from caspar.solver.constraints.violations import Constraints, Linearised, Sizes, value_sizes
 from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
-from caspar.solver.normal.jacobians import DerivativeKernels, FactorJacobian, NodeJacobian
+from caspar.solver.normal.instance_kernels import DerivativeKernels, FactorJacobian, NodeJacobian
 
 WEIGHT = 1e8
 """Curvature of a row in variables in which factors have 1. A variance is off by its inverse, and by

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.equations.adjoint.kernels import constraint_kernel
+from caspar.equations.adjoint import constraint_kernel
 from caspar.equations.parts import FactorPart
 from caspar.frontend.factors.factor import ConstraintKind
 from caspar.frontend.factors.trace import NodeType, TracedFactor
@@ -90,6 +90,11 @@ class Linearised:
             else:
                 total += (np.abs(one.entries) @ size[one.index][:, :, None])[:, :, 0]
         return np.where(total > 0.0, total, 1.0)
+
+
+def pushing_multipliers(kind: ConstraintKind, multipliers: Floats) -> Floats:
+    """Multipliers without those of inequalities below 0, which would hold values at a limit."""
+    return np.maximum(multipliers, 0.0) if kind is ConstraintKind.POSITIVE else multipliers
 
 
 class Constraints:

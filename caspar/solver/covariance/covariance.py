@@ -20,12 +20,10 @@ from caspar.frontend.symbolic.field_types import storage_fields, tangent_fields
 from caspar.memory.array import Array
 from caspar.runtime.arrays import HOST, as_library, location, to_numpy
 from caspar.runtime.backend import Backend
-from caspar.solver.input.given_parts import GivenParts
+from caspar.solver.input.parted_array import GivenParts
 from caspar.solver.input.problem import Problem
-from caspar.solver.result.fitted import MOST_FITTED, StandardErrors, fields_text
-from caspar.solver.result.in_parts import num_numbers
-from caspar.solver.result.quantities import preformatted
-from caspar.solver.result.result import SolveResult
+from caspar.solver.result.quantities import MOST_FITTED, StandardErrors, fields_text, preformatted
+from caspar.solver.result.result import SolveResult, num_numbers
 
 WIDTH = 100
 """Columns of the text form."""
@@ -39,10 +37,7 @@ class NodeTypeInfo:
     """A node type as printing needs it.
 
     Attributes:
-        count: Instances of the problem.
         values: (k, storage_dim) values of the requested instances, on the host.
-        storage: Where each field of a dataclass is in a row of values.
-        tangent: Where it is in the tangent.
     """
 
     count: int
@@ -229,7 +224,6 @@ class Covariance:
         )
 
     def __repr__(self) -> str:
-        """The same."""
         return str(self)
 
     def _repr_html_(self) -> str:

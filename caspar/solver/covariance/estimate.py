@@ -19,23 +19,18 @@ from caspar.options import Precision
 from caspar.runtime.arrays import to_numpy
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
-from caspar.solver.covariance.covariance import (
-    Covariance,
-    giver,
-    node_infos,
-    note_standard_errors,
-)
+from caspar.solver.covariance.covariance import Covariance, giver, node_infos, note_standard_errors
 from caspar.solver.covariance.inverses import choose_inverse
 from caspar.solver.covariance.marginals import Marginals, find_free_directions
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
-from caspar.solver.normal.jacobians import (
+from caspar.solver.normal.instance_kernels import (
     DerivativeKernels,
     FactorJacobian,
     residual_variance,
 )
 from caspar.solver.normal.matrix import Linearized
-from caspar.solver.result.solved import Solved, SolvedResults
+from caspar.solver.result.solved_arrays import Solved, SolvedResults
 
 
 class HeldRows(Protocol):
@@ -50,21 +45,10 @@ class HeldRows(Protocol):
 
 
 class Covariances:
-    """Covariances of a solver's problems.
-
-    Args:
-        backend: Where the solver runs.
-        recipe: Its factors and node types; its precision and linear solver do not matter.
-        results: What it has solved.
-        held: Its constraints; None: there are none.
-    """
+    """Covariances of a solver's problems."""
 
     def __init__(
-        self,
-        backend: Backend,
-        recipe: Recipe,
-        results: SolvedResults,
-        held: HeldRows | None = None,
+        self, backend: Backend, recipe: Recipe, results: SolvedResults, held: HeldRows | None = None
     ) -> None:
         self._held = held
         self._backend = backend
@@ -83,26 +67,6 @@ class Covariances:
     ) -> Covariance:
         """See `Solver.covariance`."""
         arrays, constraints, result = self._results.origin(solved, constraints)
-        found = self._estimate(
-            arrays,
-            blocks,
-            constraints,
-            scales_by_variance=scales_by_variance,
-            allows_free=allows_free,
-        )
-        if result is not None:
-            note_standard_errors(result, found)
-        return found
-
-    def _estimate(
-        self,
-        arrays: Mapping[str, Any],
-        blocks: Mapping[str, Any],
-        constraints: Constraints,
-        *,
-        scales_by_variance: bool,
-        allows_free: bool,
-    ) -> Covariance:
         factors, backend = self._recipe.factors, self._backend
         nodes = self._recipe.nodes
         precision = Precision.FLOAT64
@@ -138,7 +102,7 @@ class Covariances:
                 found = marginals.cross(name, number, other, other_number)
                 return givers[name](backend.upload(factor * found))
 
-        return Covariance(
+        found = Covariance(
             instances=requested,
             num_unknowns=linearized.num_unknowns,
             rank=rank,
@@ -154,6 +118,9 @@ class Covariances:
             _cross=cross,
             _info=node_infos(backend, linearized.nodes, problem, requested),
         )
+        if result is not None:
+            note_standard_errors(result, found)
+        return found
 
 
 def without_active(problem: Problem, backend: Backend) -> dict[str, Array]:
@@ -187,15 +154,7 @@ def _check_touched(requested: Mapping[str, NDArray[np.int64]], linearized: Linea
 
 
 def requested_instances(given: Any, counts: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
-    """The instance numbers of each node type that is asked for.
-
-    Args:
-        given: By node type "all", (k,) instance numbers, or an (n,) boolean mask.
-        counts: Instances of each node type.
-
-    Raises:
-        InputError: Names the node type, what is wrong, what is allowed.
-    """
+    """The instance numbers of each node type that is asked for, see `Solver.covariance`."""
     if not isinstance(given, Mapping) or len(given) == 0:
         raise InputError(
             "covariance, blocks: expected a mapping of node types to instances, such as "

@@ -27,25 +27,16 @@ from caspar.errors import BackendError, CasparError
 from caspar.memory.array import Array
 from caspar.options import LinearSolverChoice
 from caspar.runtime.cpu.direct import QdldlFactorization, on_one_thread
-from caspar.solver.choice.elimination import choose_eliminated
-from caspar.solver.choice.form import Recipe
+from caspar.solver.choice.form import Recipe, choose_eliminated
 from caspar.solver.normal.blocks import BlockList, TypePair, full_lists, matrix_entries
-from caspar.solver.normal.elimination import FREE_EIGENVALUE
-from caspar.solver.normal.matrix import Linearized, NormalMatrix
-from caspar.solver.normal.sums import add_rows
+from caspar.solver.normal.matrix import FREE_EIGENVALUE, Linearized, NormalMatrix, add_rows
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class _Supernode:
-    """Neighbouring columns of L with one pattern.
-
-    Attributes:
-        first: First column.
-        end: Behind the last one.
-        rows: Rows below them, ascending.
-    """
+    """Neighbouring columns of L with one pattern."""
 
     first: int
     end: int
@@ -55,10 +46,8 @@ class _Supernode:
 class SelectedInverse:
     """The inverse on the pattern of the factor, after `compute`.
 
-    Args:
-        lower: (n, n) L in CSC, without its diagonal of ones, rows ascending.
-        pivots: (n,) D.
-        order: (n,) row k of the factor is row order[k] of the matrix.
+    `lower`: (n, n) L in CSC, without its diagonal of ones, rows ascending. `pivots`: (n,) D.
+    `order`: (n,) row k of the factor is row order[k] of the matrix.
     """
 
     def __init__(self, lower: Any, pivots: FloatArray, order: NDArray[np.integer[Any]]) -> None:
@@ -74,15 +63,7 @@ class SelectedInverse:
         (self._invert,) = get_lapack_funcs(("trtri",), dtype=np.float64)
 
     def blocks(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> FloatArray:
-        """Blocks of the inverse.
-
-        Args:
-            first: (k, a) rows of the matrix.
-            second: (k, b) columns; all pairs of a block must be on the pattern.
-
-        Returns:
-            (k, a, b).
-        """
+        """(k, a, b) blocks of the inverse, of (k, a) rows and (k, b) columns on the pattern."""
         shape = (*first.shape, second.shape[1])
         row = np.broadcast_to(self._rank[first][:, :, None], shape)
         column = np.broadcast_to(self._rank[second][:, None, :], shape)
@@ -213,11 +194,10 @@ class ReducedInverse:
     """The inverse of the scaled reduced system, in which free directions are pinned.
 
     Attributes:
-        method: How it was found, in words.
         free: (size, k) orthonormal free directions of the reduced system, on the host.
         solve: The inverse times (size, k), on the host.
-        blocks: Blocks of pairs of nodes between which the system has one; None: only columns can
-            be had, by `solve`.
+        blocks: Blocks of pairs of nodes between which the system has one; None: only columns can be
+            had, by `solve`.
     """
 
     method: str
@@ -227,12 +207,7 @@ class ReducedInverse:
 
 
 def choose_inverse(recipe: Recipe, linearized: Linearized) -> tuple[NormalMatrix, ReducedInverse]:
-    """The system and its inverse, by its size and how full it is.
-
-    Args:
-        recipe: What the user chose: factors, and limits of sizes.
-        linearized: All factors.
-    """
+    """The system and its inverse, by its size and how full it is."""
     limits = recipe.limits
     work = linearized.num_residuals * linearized.num_unknowns**2
     if work <= limits.max_svd_work:
@@ -271,13 +246,8 @@ def _eliminated(recipe: Recipe, linearized: Linearized) -> tuple[str, ...]:
 def null_space(apply: Solve, solve_shifted: Solve, size: int) -> FloatArray:
     """An orthonormal basis of the free directions.
 
-    Args:
-        apply: The matrix times (size, k).
-        solve_shifted: The inverse of the matrix plus SHIFT times (size, k).
-        size: Rows.
-
-    Returns:
-        (size, number of free directions).
+    `apply`: The matrix times (size, k). `solve_shifted`: The inverse of the matrix plus SHIFT times
+    (size, k). Returns (size, number of free directions).
     """
     generator = np.random.default_rng(0)
     num_vectors = min(NUM_VECTORS, size)
@@ -293,13 +263,7 @@ def null_space(apply: Solve, solve_shifted: Solve, size: int) -> FloatArray:
 
 
 def pinned_unknowns(free: FloatArray) -> NDArray[np.float64]:
-    """(size,) 1 for as many unknowns as there are free directions, 0 for the others.
-
-    If these are held nothing is free.
-
-    Args:
-        free: (size, k) basis.
-    """
+    """(size,) 1 for as many unknowns as (size, k) `free` has columns: if held, nothing is free."""
     pinned = np.zeros(len(free))
     if free.shape[1] > 0:
         _, order = qr(free.T, mode="r", pivoting=True, check_finite=False)

@@ -24,8 +24,7 @@ from caspar.frontend.symbolic.field_types import tangent_fields
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.covariance.inverses import FloatArray, KnownBlocks, ReducedInverse
-from caspar.solver.normal.matrix import NormalMatrix
-from caspar.solver.normal.sums import add_rows
+from caspar.solver.normal.matrix import NormalMatrix, add_rows
 
 MOST_NAMED = 5
 """Instances that are named one by one."""
@@ -45,8 +44,6 @@ class FreeDirections:
     """Everything that the residuals do not determine.
 
     Attributes:
-        num_free: Directions.
-        texts: Each instance or group of them in words.
         touched: By node type, (n,) whether something of an instance is free.
     """
 
@@ -55,14 +52,7 @@ class FreeDirections:
     touched: Mapping[str, NDArray[np.bool_]]
 
     def refuse(self, requested: Mapping[str, NDArray[np.int64]]) -> None:
-        """Raise if something free touches what was requested.
-
-        Args:
-            requested: Instance numbers by node type.
-
-        Raises:
-            RankDeficiencyError: Says what is free, and what to do.
-        """
+        """Raise if something free touches what was requested."""
         if not any(self.touched[name][numbers].any() for name, numbers in requested.items()):
             return
         directions = "1 direction is" if self.num_free == 1 else f"{self.num_free:,} directions are"
@@ -79,10 +69,7 @@ class FreeDirections:
 def find_free_directions(normal: NormalMatrix, joint: Mapping[str, Array]) -> FreeDirections:
     """Name everything that is free.
 
-    Args:
-        normal: The system: of single eliminated nodes it knows.
-        joint: By node type (n, dim, k), on the device: the other ones, orthonormal over all node
-            types.
+    Of single eliminated nodes `normal` knows it; `joint` are the others, (n, dim, k) by node type.
     """
     num_free = 0
     texts: list[str] = []
@@ -176,12 +163,7 @@ COLUMNS_OF_PIECE = 64
 
 
 class Marginals:
-    """Blocks of the covariance.
-
-    Args:
-        normal: The scaled system.
-        inverse: Of its reduced part.
-    """
+    """Blocks of the covariance."""
 
     def __init__(self, normal: NormalMatrix, inverse: ReducedInverse) -> None:
         self._normal = normal

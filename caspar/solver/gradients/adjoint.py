@@ -2,31 +2,117 @@
 
 Input: a `Problem`, the values that minimise it, a derivative by these. Output: `Derived`. For each
 factor there are two kernels: one writes its instances' parts of the Hessian, the other, once the
-system is solved, derivatives by everything that they read. Cost tier: kernels once for a solver;
-memory, bound kernels and the analysis once for a structure, that is, for counts and indices;
-copies, kernels, sums and a factorisation once for a gradient.
+system is solved, derivatives by everything that they read. `Charts` take derivatives by the storage
+of nodes to their tangents and back. Cost tier: kernels once for a solver; memory and analysis once
+for a structure; copies, kernels, sums and a factorisation once for a gradient.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
-from caspar.equations.adjoint import kernels as parts
+from caspar.equations import adjoint as parts
+from caspar.equations.adjoint import (
+    INPUT,
+    OUTPUT,
+    VALUE,
+    is_own_tangent,
+    move_kernel,
+    pull_kernel,
+    push_kernel,
+)
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
-from caspar.memory.array import Array
+from caspar.frontend.markers import Table
+from caspar.memory.array import Array, Binding
+from caspar.memory.kernel import KernelSpec
 from caspar.runtime.array_tools import host_checksum
-from caspar.runtime.backend import Backend
-from caspar.solver.gradients.charts import Charts
-from caspar.solver.gradients.system import HessianSystem, Instances, SparseSystem
+from caspar.runtime.backend import Backend, Kernel
+from caspar.solver.gradients.system import HessianSystem, Instances, Solution, SparseSystem
 from caspar.solver.input.problem import Problem
 from caspar.solver.normal.blocks import Unknowns
-from caspar.solver.normal.instance_kernels import InstanceInputs, InstanceKernels, Packed
-from caspar.solver.normal.sums import add_rows
+from caspar.solver.normal.instance_kernels import (
+    InstanceInputs,
+    InstanceKernels,
+    Packed,
+    compiled,
+    output_rows,
+)
+from caspar.solver.normal.matrix import add_rows
+
+_SPECS: Mapping[str, Callable[[Argument], KernelSpec]] = {
+    "pull": pull_kernel,
+    "push": push_kernel,
+    "move": move_kernel,
+}
+
+
+class Charts:
+    """The node types of some factors."""
+
+    def __init__(self, backend: Backend, factors: Sequence[TracedFactor]) -> None:
+        self._backend = backend
+        self._arguments: dict[str, Argument] = {}
+        for factor in factors:
+            for node in factor.nodes:
+                self._arguments.setdefault(node.node_type.name, node)
+        self._own = {name: is_own_tangent(one) for name, one in self._arguments.items()}
+        self._kernels: dict[tuple[str, str], Kernel] = {}
+        self._bound: dict[tuple[str, str, int], Any] = {}
+        self._compiling = Lock()
+
+    def pulled(self, name: str, values: Array, rows: Array) -> Array:
+        """Derivatives by the tangent, (n, tangent_dim), from those by the storage."""
+        return self._through("pull", name, values, rows)
+
+    def pushed(self, name: str, values: Array, rows: Array) -> Array:
+        """Derivatives by the storage, (n, storage_dim), from those by the tangent."""
+        return self._through("push", name, values, rows)
+
+    def moved(self, name: str, values: Array, steps: Array) -> Array:
+        """Values, (n, storage_dim), after steps in the tangent, (n, tangent_dim)."""
+        if self._own[name]:
+            return values + steps
+        return self._through("move", name, values, steps)
+
+    def _through(self, role: str, name: str, values: Array, rows: Array) -> Array:
+        if self._own[name]:
+            return rows
+        argument, backend = self._arguments[name], self._backend
+        count, dim = int(rows.shape[0]), int(rows.shape[1])
+        result_dim = argument.tangent_dim if role == "pull" else argument.storage_dim
+        if count == 0:
+            return backend.xp.zeros((0, result_dim))
+        key = (role, name, count)
+        if key not in self._bound:
+            packed = Packed.empty(backend, count, argument.storage_dim)
+            given = Packed.empty(backend, count, dim)
+            data, output = output_rows(backend, count, result_dim)
+            bindings = {VALUE: packed.binding, INPUT: given.binding, OUTPUT: Binding(data, count)}
+            launch = backend.bind(self._kernel(role, name), bindings, count)
+            self._bound[key] = packed, given, output, backend.repeated_runner([launch])
+        packed, given, output, run = self._bound[key]
+        packed.fill(values)
+        given.fill(rows)
+        run()
+        return output.copy()
+
+    def _kernel(self, role: str, name: str) -> Kernel:
+        with self._compiling:
+            if (role, name) not in self._kernels:
+                argument = self._arguments[name]
+                key = f"{role} {name} {argument.symbols} {argument.chart_key}"
+                key += argument.node_type.retraction_key if role == "move" else ""
+                specs = {key: lambda: _SPECS[role](argument)}
+                (self._kernels[role, name],) = compiled(self._backend, "charts", specs)
+            return self._kernels[role, name]
+
 
 EXACT, GAUSS_NEWTON, ADJOINT = "exact", "gauss_newton", "adjoint"
-"""Roles: see `equations.adjoint.kernels`."""
+"""Roles: see `equations.adjoint`."""
 
 MAX_KEPT = 4
 """Structures whose memory and analysis are kept."""
@@ -52,8 +138,6 @@ class Derived:
     Attributes:
         starts: By node type (n, storage_dim), by what stays where it starts; None: zeros.
         constants: By factor with instances, and by argument, (rows, dim).
-        damping: See `Solution`.
-        remarks: What is to be said of the Hessian.
     """
 
     starts: Mapping[str, Array | None]
@@ -65,17 +149,7 @@ class Derived:
 class _FactorKernels:
     """The kernels of one factor, bound to memory of their own.
 
-    Args:
-        backend: Where they run.
-        kernels: Compiled ones.
-        inputs: What they read.
-        adjoints: z of node types, by name.
-        role: That of the kernel of the Hessian.
-
     Attributes:
-        inputs: As given.
-        factor: Theirs.
-        launches: By role.
         hessian: (count, hessian_dim), once the kernel has run; the next run overwrites it.
     """
 
@@ -111,14 +185,7 @@ class _FactorKernels:
         return self._pulls[argument.part(parts.PULL)]
 
     def by_constants(self, *, is_partial: bool) -> dict[str, Array]:
-        """Derivatives of a loss function by the constants of a factor, by name: (rows, dim).
-
-        Args:
-            is_partial: Numbers that are not finite count as 0.
-
-        Raises:
-            InputError: A derivative is not finite.
-        """
+        """Derivatives of a loss function by the constants of a factor, by name: (rows, dim)."""
         found = {}
         for one in self.factor.inputs:
             if one.node is not None:
@@ -128,9 +195,9 @@ class _FactorKernels:
                 summed = self._summed(one, self._finite(one, given, is_partial=is_partial), given)
             elif one.name in self._loads:
                 pull = self._finite(one, given, is_partial=is_partial)
-                summed = self._by_numbers(one, one.table.dims, pull, given)
+                summed = self._by_numbers(one, one.table, pull, given)
             else:
-                summed = given * 0.0
+                summed = self._backend.xp.zeros(given.shape)
             found[one.source] = -summed
         return found
 
@@ -155,20 +222,21 @@ class _FactorKernels:
             )
         return pull
 
-    def _by_numbers(self, one: Argument, num_axes: int, pull: Array, given: Array) -> Array:
+    def _by_numbers(self, one: Argument, table: type[Table], pull: Array, given: Array) -> Array:
         """The derivatives by the memory of tables, from those by what instances load of them."""
         xp, loads = self._backend.xp, self._loads[one.name]
-        places = self._pulls[one.part(parts.PLACES)].reshape(*pull.shape, num_axes)
-        sizes = given[:num_axes, 0]
+        places = self._pulls[one.part(parts.PLACES)].reshape(*pull.shape, table.dims)
+        first = table.first_number()
+        sizes = xp.asarray(table.sizes(self._backend.to_host(given[:first, 0])), float)
         # as kernels do it: a NaN compares as false
         nearest = xp.minimum(xp.where(places > 0.0, places, 0.0), sizes - 1.0)
         is_inside = ((places >= 0.0) & (places < sizes)).all(axis=2)
         number = nearest[:, :, 0]
-        for axis in range(1, num_axes):
+        for axis in range(1, table.dims):
             number = number * sizes[axis] + nearest[:, :, axis]
         channel = xp.asarray([load.channel for load in loads])
         begin = self.inputs.rows[one.name][:, None] if one.name in self.inputs.rows else 0
-        at = begin + num_axes + loads[0].num_channels * number.astype(int) + channel
+        at = begin + first + loads[0].num_channels * number.astype(int) + channel
         kept = xp.where(is_inside, pull, 0.0) if loads[0].is_zero_outside else pull
         total = xp.zeros(given.shape)
         add_rows(xp, total, at.reshape(-1), xp.ascontiguousarray(kept.reshape(-1, 1)))
@@ -194,39 +262,7 @@ class _FactorKernels:
         return pull
 
 
-@dataclass(frozen=True)
-class _Solved:
-    """The solved adjoint system of a gradient.
-
-    Attributes:
-        factors: Those with instances; `pull` has the derivatives.
-        held: By node type (n, tangent_dim), derivatives by components that keep their start value,
-            else 0; None: all move.
-        damping: See `Solution`.
-        remarks: Remarks on the Hessian.
-        is_partial: Whether numbers that are not finite count as 0.
-    """
-
-    factors: Sequence["_FactorKernels"]
-    held: Mapping[str, Array | None]
-    damping: float
-    remarks: tuple[str, ...]
-    is_partial: bool
-
-
 class _Assembly:
-    """Systems of one structure.
-
-    Args:
-        backend: Where the arrays are.
-        kernels: Compiled for the factors.
-        factors: With their terms and at least one instance each.
-        nodes: Node types that they touch.
-        problem: Its counts and indices.
-        role: That of the kernels of the Hessian.
-        make_system: Makes what solves.
-    """
-
     def __init__(
         self,
         backend: Backend,
@@ -244,7 +280,7 @@ class _Assembly:
         self._adjoints = {
             one.name: Packed.empty(backend, counts[one.name], one.tangent_dim) for one in nodes
         }
-        self._factors = [
+        self.factors = [
             _FactorKernels(
                 backend,
                 kernels,
@@ -255,7 +291,7 @@ class _Assembly:
             for factor in factors
         ]
         self._run = {
-            one: backend.repeated_runner([factor.launches[one] for factor in self._factors])
+            one: backend.repeated_runner([factor.launches[one] for factor in self.factors])
             for one in (role, ADJOINT)
         }
         self._role = role
@@ -265,32 +301,24 @@ class _Assembly:
                 tuple(node.node_type.name for node in one.factor.nodes),
                 tuple(backend.to_host(one.inputs.index[node.name]) for node in one.factor.nodes),
             )
-            for one in self._factors
+            for one in self.factors
         ]
         self._system = make_system(backend, unknowns, instances)
 
     def solve(
-        self,
-        problem: Problem,
-        tangents: Mapping[str, Array],
-        moving: Mapping[str, Array],
-    ) -> _Solved:
-        """Solve H z = b, and run what reads z.
+        self, problem: Problem, tangents: Mapping[str, Array], moving: Mapping[str, Array]
+    ) -> tuple[Solution, dict[str, Array | None]]:
+        """Solve H z = b, and run what reads z; by node type the derivatives by what is held.
 
-        Args:
-            problem: Arrays of the structure, with values on the device.
-            tangents: b: (n, tangent_dim) derivatives by the tangents, on the device.
-            moving: By node type of which something is held (n, tangent_dim), 0 for that.
-
-        Raises:
-            InputError: A second derivative is not finite.
+        They are (n, tangent_dim), 0 for what moves; None: all of it does. `tangents`, b, are
+        derivatives by the tangents; `moving` is 0 for what is held, by types with something held.
         """
         for name, packed in self._values.items():
             packed.fill(problem.values[name])
-        for one in self._factors:
+        for one in self.factors:
             one.inputs.fill(problem)
         self._run[self._role]()
-        solution = self._system.solve([one.hessian for one in self._factors], tangents, moving)
+        solution = self._system.solve([one.hessian for one in self.factors], tangents, moving)
         if solution is None:
             raise InputError(self._not_finite())
         for name, packed in self._adjoints.items():
@@ -300,11 +328,11 @@ class _Assembly:
             name: self._held(name, tangents[name], mask, is_partial=solution.is_partial)
             for name, mask in solution.stays.items()
         }
-        return _Solved(self._factors, held, solution.damping, solution.remarks, solution.is_partial)
+        return solution, held
 
     def _not_finite(self) -> str:
         xp = self._backend.xp
-        for one in self._factors:
+        for one in self.factors:
             bad = xp.flatnonzero(~xp.isfinite(one.hessian).all(axis=1))
             if len(bad) > 0:
                 return (
@@ -320,7 +348,7 @@ class _Assembly:
         if not bool(mask.any()):
             return None
         products = xp.zeros(tangents.shape)
-        for one in self._factors:
+        for one in self.factors:
             for node in one.factor.nodes:
                 if node.node_type.name == name:
                     add_rows(xp, products, one.inputs.index[node.name], one.pull(node))
@@ -330,15 +358,7 @@ class _Assembly:
 
 
 class Adjoint:
-    """Derivatives for problems of some factors.
-
-    Args:
-        backend: Where the arrays are.
-        nodes: Node types.
-        factors: Factors, with any terms.
-        make_system: Makes what solves the linear systems.
-        kernels: Shared with others; None: its own.
-    """
+    """Derivatives for problems of some factors."""
 
     def __init__(
         self,
@@ -365,15 +385,9 @@ class Adjoint:
     ) -> Derived:
         """Derive a solution by the implicit function theorem.
 
-        Args:
-            problem: With the values after a solve, on the device, in float64.
-            factors: Those that have instances, with their terms.
-            by_values: (n, storage_dim) derivatives by the values, on the device.
-            moving: By node type of which something is held (n, tangent_dim), 0 for that.
-            role: `exact` or `gauss_newton`: see `gradient_kernels`.
-
-        Raises:
-            InputError: A second derivative is not finite.
+        The problem has the values after a solve, on the device, in float64. `by_values`: (n,
+        storage_dim) derivatives by these. `moving`: By node type of which something is held (n,
+        tangent_dim), 0 for that. `role`: `exact` or `gauss_newton`.
         """
         touched = {node.node_type.name for factor in factors for node in factor.nodes}
         nodes = [node for node in self._nodes if node.name in touched]
@@ -384,18 +398,19 @@ class Adjoint:
             node.name: charts.pulled(node.name, values[node.name], by_values[node.name])
             for node in nodes
         }
-        solved = self._assembly(factors, nodes, problem, role).solve(problem, tangents, moving)
+        assembly = self._assembly(factors, nodes, problem, role)
+        solution, held = assembly.solve(problem, tangents, moving)
         starts: dict[str, Array | None] = dict(by_values)
-        for name, rows in solved.held.items():
+        for name, rows in held.items():
             if rows is not None and name in problem.bounds:
                 # what is at a bound is not where it started
                 rows = rows * (self._backend.upload(problem.free[name]) == 0.0)
             starts[name] = None if rows is None else charts.pushed(name, values[name], rows)
         constants = {
-            one.factor.name: one.by_constants(is_partial=solved.is_partial)
-            for one in solved.factors
+            one.factor.name: one.by_constants(is_partial=solution.is_partial)
+            for one in assembly.factors
         }
-        return Derived(starts, constants, solved.damping, solved.remarks)
+        return Derived(starts, constants, solution.damping, solution.remarks)
 
     def _assembly(
         self,
@@ -405,7 +420,13 @@ class Adjoint:
         role: str,
     ) -> "_Assembly":
         """Memory and analysis for a structure, kept from gradient to gradient."""
-        key = _structure(self._backend, factors, problem, role)
+        sizes, indices = problem.structure()
+        on_host = [index for index in indices if isinstance(index, np.ndarray)]
+        others = [index for index in indices if not isinstance(index, np.ndarray)]
+        # each where it is: an index of the host goes to the device once for a structure
+        sums = host_checksum(on_host), self._backend.checksum(others) if len(others) > 0 else 0
+        places = tuple(isinstance(index, np.ndarray) for index in indices)
+        key = role, *sizes, *places, *sums
         known = self._assemblies.pop(key, None)
         if known is None:
             self._kernels.load(factors, [role, ADJOINT])
@@ -416,25 +437,3 @@ class Adjoint:
             del self._assemblies[next(iter(self._assemblies))]
         self._assemblies[key] = known
         return known
-
-
-def _structure(
-    backend: Backend, factors: Sequence[TracedFactor], problem: Problem, role: str
-) -> object:
-    """Return the key of memory and analysis."""
-    indices: list[Array] = []
-    sizes: list[object] = [role, *problem.counts.items()]
-    for factor in factors:
-        arrays = problem.factors[factor.name]
-        sizes.append((factor.name, arrays.by_instance, arrays.count))
-        indices += [index for index in arrays.nodes.values() if index is not None]
-        for source, constant in arrays.constants.items():
-            sizes.append((source, constant.rows.shape))
-            if constant.index is not None:
-                indices.append(constant.index)
-    on_host = [index for index in indices if isinstance(index, np.ndarray)]
-    others = [index for index in indices if not isinstance(index, np.ndarray)]
-    # each where it is: an index of the host goes to the device once for a structure
-    sums = (host_checksum(on_host), backend.checksum(others) if len(others) > 0 else 0)
-    places = tuple(isinstance(index, np.ndarray) for index in indices)
-    return (*sizes, *places, *sums)

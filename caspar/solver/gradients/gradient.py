@@ -42,7 +42,6 @@ class Gradient:
     arrays: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Let mappings suggest names."""
         arrays = {
             name: ByName(part, f"array of {name}") if isinstance(part, Mapping) else part
             for name, part in self.arrays.items()

@@ -16,13 +16,7 @@ from scipy.sparse import csc_matrix
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.runtime.cpu.direct import QdldlFactorization
-from caspar.solver.normal.blocks import (
-    Coupling,
-    Unknowns,
-    block_lists,
-    coupled,
-    matrix_entries,
-)
+from caspar.solver.normal.blocks import Coupling, Unknowns, block_lists, coupled, matrix_entries
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -47,7 +41,6 @@ class Instances:
     """The nodes of a factor's instances, on the host.
 
     Attributes:
-        types: Node type of each node argument.
         index: (m,) the node of each instance, of each argument.
     """
 
@@ -73,7 +66,6 @@ class Solution:
         z: (n, tangent_dim); 0 for components that stay.
         stays: (n, tangent_dim) true for components that are held or that no residual depends on.
         damping: Number added to the scaled diagonal; 0: none.
-        remarks: Remarks on H.
         is_partial: Whether parts of H are not finite; z is 0 there.
     """
 
@@ -92,20 +84,13 @@ class HessianSystem(Protocol):
     ) -> Solution | None:
         """Solve for one right-hand side; None: an entry of H is not finite.
 
-        Args:
-            parts: For each factor (m, entries of an instance): see `hessian_kernel`.
-            rhs: By node type (n, tangent_dim) b, on the device.
-            moving: By node type of which something is held (n, tangent_dim), 0 for that.
+        `parts`: For each factor (m, entries of an instance). `rhs`: By node type (n, tangent_dim)
+        b. `moving`: By node type of which something is held (n, tangent_dim), 0 for that.
         """
 
 
 class Hessian:
     """The entries of a Hessian, and the places that instances of factors add to.
-
-    Args:
-        backend: Where the instances' parts are.
-        unknowns: Unknowns of the node types.
-        instances: Instances of each factor.
 
     Attributes:
         rows: (nnz,) of the entries of the lower triangle, row after row, on the host.
@@ -137,11 +122,7 @@ class Hessian:
             self._doubled.append(tuple(map(backend.upload, twice)) if len(twice[0]) > 0 else None)
 
     def entries(self, parts: Sequence[Array]) -> Array:
-        """(nnz,) sums of the instances' parts, on the device.
-
-        Args:
-            parts: For each factor (m, entries of an instance): see `hessian_kernel`.
-        """
+        """(nnz,) sums of the instances' parts, on the device."""
         xp, num = self._backend.xp, len(self.columns)
         total = xp.zeros(num)
         for own, places, doubled in zip(parts, self._places, self._doubled, strict=True):
@@ -153,13 +134,7 @@ class Hessian:
 
 
 class SparseSystem:
-    """Systems of all unknowns of a problem.
-
-    Args:
-        backend: Where parts and right-hand sides are.
-        unknowns: Of the node types.
-        instances: Of each factor.
-    """
+    """Systems of all unknowns of a problem."""
 
     def __init__(
         self, backend: Backend, unknowns: Unknowns, instances: Sequence[Instances]
@@ -218,7 +193,6 @@ class SparseSystem:
         return np.where(is_held, 0.0, 1.0 / np.sqrt(np.where(is_held, 1.0, sizes)))
 
     def _factorized(self, values: Floats) -> Floats:
-        """Factorise, and return the pivots."""
         self._factorization.values[...] = values
         self._factorization.factorize()
         pivots: Floats = self._factorization.factors()[1]

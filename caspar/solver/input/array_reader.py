@@ -5,6 +5,7 @@ uploaded, so that half the bytes travel and CUDA compiles nothing for it.
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,8 +15,7 @@ from caspar.errors import InputError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.markers import Table
 from caspar.frontend.precision import TYPES
-from caspar.frontend.symbolic.field_types import storage_layout
-from caspar.frontend.symbolic.unit_ranges import UnitRange
+from caspar.frontend.symbolic.field_types import UnitRange, storage_layout
 from caspar.memory.array import Array
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.options import Precision
@@ -23,6 +23,7 @@ from caspar.runtime.arrays import (
     HOST,
     Location,
     checked_location,
+    in_pieces,
     location,
     reading,
     to_numpy,
@@ -30,7 +31,6 @@ from caspar.runtime.arrays import (
     warn_of_gradient,
 )
 from caspar.runtime.backend import Backend
-from caspar.runtime.pieces import in_pieces
 from caspar.solver.input.parted_array import PartedArray, on_host
 from caspar.user_arrays import object_advice
 
@@ -66,6 +66,11 @@ class PreparedIndex(Protocol):
         """Return the index's tiles."""
 
 
+def is_number(given: Any) -> bool:
+    """Return whether it is one number for all instances."""
+    return isinstance(given, Real) or getattr(given, "ndim", None) == 0
+
+
 def unblocked(given: Any) -> Any:
     """The rows of a blocked array, which are new; everything else as it is."""
     # one attribute first: a protocol asks for all of them, slowly
@@ -73,17 +78,7 @@ def unblocked(given: Any) -> Any:
 
 
 class ArrayReader:
-    """Reads arrays one by one and remembers where the first one lived.
-
-    Args:
-        backend: Where the solve runs.
-        precision: It determines the floating type of values.
-        check_values: Also look for NaN, infinity and indices out of range.
-
-    Attributes:
-        types: Floating types.
-        backend: As given.
-    """
+    """Reads arrays one by one and remembers where the first one lived."""
 
     def __init__(self, backend: Backend, precision: Precision, check_values: bool) -> None:
         self.backend = backend
@@ -120,19 +115,8 @@ class ArrayReader:
 
         Parts that must have unit length, and nearly do, get it.
 
-        Args:
-            where: Node type, or factor and argument.
-            given: The user's array, also a `BlockedArray`.
-            dim: Scalars of a row.
-            unit_ranges: Parts of a row that must have unit length.
-            matrix_shape: (rows, columns) of a matrix argument; (n, rows, columns) is then
-                accepted too.
-            is_one: Whether one row is expected.
-            ignored: (n,) booleans: rows of which any values will do; None: there are none.
-            layout: The order of a row's scalars, for errors.
-
-        Raises:
-            InputError: Names `where`, what is wrong and what is allowed.
+        `matrix_shape`: (rows, columns) of a matrix argument; (n, rows, columns) is then accepted
+        too. `ignored`: (n,) booleans: rows of which any values will do; None: there are none.
         """
         array, xp = self.array(where, unblocked(given))
         if array.dtype.kind not in "fiu":
@@ -166,13 +150,7 @@ class ArrayReader:
     def tables(self, where: str, table: type[Table], given: Any) -> Array:
         """(k, numbers of each) tables as kernels read them, where they were given.
 
-        Args:
-            where: Factor and argument.
-            table: Their class.
-            given: One table or several.
-
-        Raises:
-            InputError: Names `where`, what is wrong and what is allowed.
+        Those of a class in float16 are uint16, its bits.
         """
         array, xp = self.array(where, given)
         try:
@@ -180,21 +158,15 @@ class ArrayReader:
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         flat = memory.reshape(-1)
-        rows = self.rows(where, flat if xp is np else self.backend.upload(flat), 1)
+        if table.is_half:
+            self.rows(where, array.reshape(-1), 1)  # looks at the numbers
+            rows = flat if xp is np else self.backend.upload(flat)
+        else:
+            rows = self.rows(where, flat if xp is np else self.backend.upload(flat), 1)
         return rows.reshape(memory.shape)
 
     def index(self, where: str, given: Any, size: int, of: str) -> Array:
-        """(n,) int32 indices where they were given, within 0 .. size - 1.
-
-        Args:
-            where: Factor and argument.
-            given: The user's array, or `SharedIndices`.
-            size: Rows of what is indexed.
-            of: Name of what is indexed.
-
-        Raises:
-            InputError: Names `where`, what is wrong and what is allowed.
-        """
+        """(n,) int32 indices where they were given, within 0 .. size - 1."""
         if hasattr(given, "tiles") and isinstance(given, PreparedIndex):
             given = given.index
         array, xp = self.array(where, given)
@@ -253,11 +225,7 @@ class ArrayReader:
         return self.backend.upload(given)
 
     def array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
-        """The array where it is, as it is, and the module that works on it there.
-
-        Raises:
-            InputError: It is no array, or lives elsewhere than the first one that was read.
-        """
+        """The array where it is, as it is, and the module that works on it there."""
         if type(given) is np.ndarray:
             self.check_place(where, HOST)
             return given, np
@@ -280,11 +248,7 @@ class ArrayReader:
         self._mixes_places = True
 
     def check_place(self, where: str, place: Location) -> None:
-        """Return whether an array may live there.
-
-        Raises:
-            InputError: It is not where the first one is, or nowhere that the solver reads.
-        """
+        """Return whether an array may live there."""
         if self._first is None:
             self._first = (where, place)
         elif place != self._first[1] and not self._mixes_places:
@@ -299,11 +263,7 @@ class ArrayReader:
             )
 
     def number(self, where: str, given: Any) -> Array:
-        """(1, 1) one number for all instances, on the host, of the type of values.
-
-        Raises:
-            InputError: It is not finite.
-        """
+        """(1, 1) one number for all instances, on the host, of the type of values."""
         with np.errstate(over="ignore"):
             rows = np.full((1, 1), float(given), self._values)
         if not np.isfinite(rows).all():
@@ -377,7 +337,6 @@ def _vanished_column(
 
 
 def _bounds(index: Array) -> tuple[int, int]:
-    """The least and the greatest of an index."""
     return int(index.min()), int(index.max())
 
 

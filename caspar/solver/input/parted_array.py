@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.memory.array import Array
+from caspar.runtime.arrays import Moved, give_back
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 
@@ -57,17 +58,12 @@ class PartedArray:
         """Bytes of all parts."""
         return sum(int(part.nbytes) for part in self.parts)
 
-    def each(self, call: Callable[[Array], Result]) -> list[Result]:
-        """Apply a function to each part, on that part's device."""
-        return [found for _, found in self._each_of([(part, ()) for part in self.parts], call)]
-
-    def _each_of(
-        self, given: Sequence[tuple[Array, tuple[Any, ...]]], call: Callable[..., Result]
-    ) -> list[tuple[Member, Result]]:
+    def each(self, call: Callable[..., Result], *more: Sequence[Any]) -> list[Result]:
+        """Apply a function to each part, and its entry of each of `more`, on that part's device."""
         found = []
-        for (part, more), member in zip(given, self.members, strict=True):
+        for part, member, *own in zip(self.parts, self.members, *more, strict=True):
             with member.scope():
-                found.append((member, call(part, *more)))
+                found.append(call(part, *own))
                 # another device may read it next
                 member.synchronize()
         return found
@@ -82,15 +78,9 @@ class PartedArray:
 
     def every(self, step: int) -> NDArray[Any]:
         """Some rows of each part, evenly apart, on the host."""
-        rows = [
-            np.asarray(member.to_host(part))
-            for member, part in self._each_of(
-                [(part, ()) for part in self.parts],
-                # contiguous: what is not cannot be copied from a device
-                lambda part: part[::step].copy(),
-            )
-        ]
-        return np.concatenate(rows)
+        # contiguous: what is not cannot be copied from a device
+        rows = zip(self.members, self.each(lambda part: part[::step].copy()), strict=True)
+        return np.concatenate([np.asarray(member.to_host(part)) for member, part in rows])
 
     def on_host(self) -> NDArray[Any]:
         """All rows, on the host."""
@@ -98,10 +88,9 @@ class PartedArray:
 
     def pick(self, pieces: Sequence[Piece]) -> "PartedArray":
         """Some rows of each part; parts of which there are none are left out, but for one."""
-        given = [(part, (piece,)) for part, piece in zip(self.parts, pieces, strict=True)]
-        found = self._each_of(given, lambda part, piece: part[piece])
-        kept = [(member, rows) for member, rows in found if int(rows.shape[0]) > 0] or found[:1]
-        return PartedArray(tuple(rows for _, rows in kept), tuple(member for member, _ in kept))
+        found = [*zip(self.each(lambda rows, own: rows[own], pieces), self.members, strict=True)]
+        kept = [(rows, member) for rows, member in found if int(rows.shape[0]) > 0] or found[:1]
+        return PartedArray(tuple(rows for rows, _ in kept), tuple(member for _, member in kept))
 
     def range(self, rows: slice) -> "PartedArray":
         """The rows of a range of all rows, as views."""
@@ -141,12 +130,7 @@ class PartedArray:
 
 
 def pieces_of(rows: slice, offsets: Sequence[int]) -> list[slice]:
-    """A range of all rows as a range of each part.
-
-    Args:
-        rows: The range; None for its ends: from the first, to the last row.
-        offsets: See `PartedArray.offsets`.
-    """
+    """A range of all rows, whose ends may be None, as a range of each part."""
     start, stop, _ = rows.indices(offsets[-1])
     found = []
     for first, end in pairwise(offsets):
@@ -180,3 +164,32 @@ def every_row(backend: Backend, array: Array, step: int) -> NDArray[Any]:
         return array.every(step)
     # contiguous: what is not cannot be copied from a device
     return backend.to_host(array[::step].copy())
+
+
+@dataclass(frozen=True)
+class GivenParts:
+    """The user's values of a node type, if they are in parts."""
+
+    parts: tuple[Any, ...]
+
+
+def back_in_parts(
+    given: GivenParts, start: Array, end: Array, dtype: Any, backend: Backend, *, has_held: bool
+) -> list[Any]:
+    """Values after a solve in the parts that were given, each of the kind and where that was."""
+    members: Sequence[Backend] = [backend] * len(given.parts)
+    if isinstance(start, PartedArray):
+        members, starts = start.members, start.parts
+        ends = end.parts if isinstance(end, PartedArray) else start.cut(end).parts
+    else:
+        places = np.cumsum([0, *(int(part.shape[0]) for part in given.parts)]).tolist()
+        starts, ends = (
+            tuple(rows[first:last] for first, last in pairwise(places)) for rows in (start, end)
+        )
+    found = []
+    for part, begun, ended, member in zip(given.parts, starts, ends, members, strict=True):
+        with member.scope():
+            moved = Moved(begun, ended.copy(), has_held=has_held)
+            found.append(give_back(moved, part, dtype, member.to_host, member.upload))
+            member.synchronize()
+    return found

@@ -19,18 +19,16 @@ from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import ArgumentKind, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.options import Precision
-from caspar.runtime.arrays import (
-    HOST,
-    Location,
-    checked_location,
-    reading,
-    to_numpy,
-)
+from caspar.runtime.arrays import HOST, Location, checked_location, reading, to_numpy
 from caspar.runtime.group.member import Member
-from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
+from caspar.solver.input.array_reader import ArrayReader, is_number
 from caspar.solver.input.parted_array import PartedArray
-from caspar.solver.input.term_reader import is_number
+from caspar.solver.input.problem import (
+    ConstantArray,
+    FactorArrays,
+    joined_arrays,
+    sources_by_instance,
+)
 
 INDEX = 0
 """Scalars of a row of indices, which are numbers."""
@@ -51,14 +49,7 @@ class Brings(Protocol):
 
 
 class PartReader(ArrayReader):
-    """Reads what belongs to one part, where that is, and brings what all parts share there.
-
-    Args:
-        member: The device.
-        precision: As for `ArrayReader`.
-        check_values: Likewise.
-        place: Where the part is: what belongs to it from the host is brought there.
-    """
+    """Reads what belongs to one part, where that is, and brings what all parts share there."""
 
     def __init__(
         self, member: Member, precision: Precision, check_values: bool, place: Location
@@ -84,24 +75,14 @@ class PartReader(ArrayReader):
 
 @dataclass(frozen=True)
 class PartReaders:
-    """Reads parts on several devices.
-
-    Attributes:
-        members: The devices.
-        precision: As for `ArrayReader`.
-        check_values: Likewise.
-    """
+    """Reads parts on several devices."""
 
     members: Sequence[Member]
     precision: Precision
     check_values: bool
 
     def of(self, where: str, part: Any) -> tuple[Member, ArrayReader]:
-        """The device that has a part, or works on it if it is on the host, and its reader.
-
-        Raises:
-            InputError: It lives elsewhere.
-        """
+        """The device that has a part, or works on it if it is on the host, and its reader."""
         place = checked_location(where, part)
         for member in self.members:
             if place == HOST or member.accepts_device(place.kind, place.number):
@@ -125,11 +106,7 @@ class PartReaders:
     def factor(
         self, factor: TracedFactor, given: Mapping[str, Any], read: ReadFactor
     ) -> FactorArrays | None:
-        """A factor in parts; None: it is not in parts, or is of pairs, which stand in a chain.
-
-        Raises:
-            InputError: Names the factor, the part and the argument, what is wrong, what is allowed.
-        """
+        """A factor in parts; None: it is not in parts, or is of pairs, which stand in a chain."""
         where = f"factor {factor.name}"
         if any(one.kind is ArgumentKind.NODE_PAIR for one in factor.arguments):
             return None
@@ -150,10 +127,8 @@ class PartReaders:
 def is_in_parts(given: Any, dim: int, matrix_shape: tuple[int, ...] = ()) -> bool:
     """Return whether an argument is a list of parts, not a list of rows or numbers.
 
-    Args:
-        given: The user's argument.
-        dim: Scalars of a row; `INDEX` for indices.
-        matrix_shape: Shape of a row that is a matrix: a list of matrices is a list of rows.
+    `dim`: Scalars of a row; `INDEX` for indices. `matrix_shape`: Shape of a row that is a matrix: a
+    list of matrices is a list of rows.
     """
     if not isinstance(given, list | tuple) or len(given) == 0:
         return False
@@ -167,11 +142,7 @@ def is_in_parts(given: Any, dim: int, matrix_shape: tuple[int, ...] = ()) -> boo
 
 
 def checked_parts(where: str, given: Sequence[Any]) -> tuple[Any, ...]:
-    """Parts that may stand for one array.
-
-    Raises:
-        InputError: They are blocked, or differ in type or width.
-    """
+    """Parts that may stand for one array."""
     first = given[0]
     for number, part in enumerate(given):
         if hasattr(part, "to_rows"):
@@ -194,11 +165,7 @@ def checked_parts(where: str, given: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def joined_parts(where: str, given: Sequence[Any], reader: ArrayReader) -> Array:
-    """Parts as one array, where the solver reads it: a copy.
-
-    Raises:
-        InputError: They do not belong together.
-    """
+    """Parts as one array, where the solver reads it: a copy."""
     found, xp = [], np
     for label, part in _labelled(where, checked_parts(where, given)):
         backend, is_host = reader.backend, checked_location(label, part) == HOST
@@ -234,7 +201,6 @@ def _label(number: int, size: int) -> str:
 
 
 def _labelled(where: str, parts: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Parts, and what they are called in errors."""
     return [(f"{where}, {_label(k, len(parts))}", part) for k, part in enumerate(parts)]
 
 
@@ -277,9 +243,6 @@ def _aligned(
     """Return what the user gave of each part, and one of its arrays; None: there are no parts.
 
     Arrays of the host beside parts are cut as these are.
-
-    Raises:
-        InputError: Arguments differ in their parts, or some are whole.
     """
     arrays = _by_instance(factor, given)
     parts = {
@@ -340,27 +303,15 @@ def _joined_factor(
     factor: TracedFactor, found: Sequence[FactorArrays], members: tuple[Member, ...]
 ) -> FactorArrays:
     """One factor whose arrays are in parts; what all instances share is that of the first part."""
-    first = found[0]
-    each = {one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL}
-    each |= set(first.by_instance)
-    constants = {}
-    for source, one in first.constants.items():
-        rows, index = one.rows, one.index
-        own = [part.constants[source] for part in found]
-        if index is not None:
-            index = PartedArray(tuple(part.index for part in own), members)
-        elif source in each:
-            rows = PartedArray(tuple(part.rows for part in own), members)
-        constants[source] = ConstantArray(rows, index)
-    return FactorArrays(
-        sum(one.count for one in found),
-        {
-            name: None
-            if index is None
-            else PartedArray(tuple(one.nodes[name] for one in found), members)
-            for name, index in first.nodes.items()
-        },
-        constants,
-        first.by_instance,
-        sum(one.num_counted for one in found),
-    )
+    each = sources_by_instance(factor, found[0])
+
+    def join(arrays: Sequence[Array]) -> Array:
+        return PartedArray(tuple(arrays), members)
+
+    def constant(source: str, own: Sequence[ConstantArray]) -> ConstantArray:
+        first = own[0]
+        if first.index is not None:
+            return ConstantArray(first.rows, join([one.index for one in own]))
+        return ConstantArray(join([one.rows for one in own]), None) if source in each else first
+
+    return joined_arrays(found, join, constant)

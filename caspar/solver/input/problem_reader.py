@@ -1,4 +1,4 @@
-"""Checking what `Solver.solve` was given.
+"""Checking what `Solver.solve` was given, weights and parameters of losses among it.
 
 Input: the user's nested mapping. Output: a `Problem`, every name, type, shape, range and device
 checked before any kernel could read out of bounds. Once for each solve.
@@ -11,23 +11,18 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
+from caspar.frontend.factors.loss import PREFIX, LossParameter
 from caspar.frontend.factors.terms import term_names, with_terms
-from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.markers import Table
 from caspar.frontend.names import normalised_hint
 from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
-from caspar.solver.input.array_reader import ArrayReader, unblocked
+from caspar.solver.input.array_reader import ArrayReader, is_number, unblocked
 from caspar.solver.input.constraints import NOTHING, Constraints, read_constraints
-from caspar.solver.input.factor_arrays import (
-    ConstantArray,
-    FactorArrays,
-    no_mapping,
-    with_bare_factors,
-)
-from caspar.solver.input.given_parts import GivenParts
+from caspar.solver.input.parted_array import GivenParts
 from caspar.solver.input.parts import (
     PartReaders,
     checked_parts,
@@ -35,8 +30,13 @@ from caspar.solver.input.parts import (
     joined_factor,
     joined_parts,
 )
-from caspar.solver.input.problem import Problem
-from caspar.solver.input.term_reader import TermReader
+from caspar.solver.input.problem import (
+    ConstantArray,
+    FactorArrays,
+    Problem,
+    no_mapping,
+    with_bare_factors,
+)
 
 
 def read_problem(
@@ -50,45 +50,14 @@ def read_problem(
     constraints: Constraints = NOTHING,
     members: Sequence[Member] = (),
 ) -> Problem:
-    """`check_problem` of arrays for a backend and a precision.
+    """Check the user's arrays, where they are.
 
-    Args:
-        arrays: See there.
-        factors: See there.
-        nodes: See there.
-        backend: Where the solve runs.
-        precision: It determines the floating type of values.
-        check_values: Also look for NaN, infinity and indices out of range.
-        constraints: See there.
-        members: Devices that leave parts where they are; none: parts are put together.
+    `arrays`: node type name -> values; factor name -> argument name -> indices or values. Values
+    may be blocked arrays, indices `SharedIndices`; both lists of parts, which stay where they are
+    if there are `members`, and else are put together.
     """
     reader = ArrayReader(backend, precision, check_values)
     parts = PartReaders(members, precision, check_values) if len(members) > 0 else None
-    return check_problem(arrays, factors, nodes, reader, constraints, parts)
-
-
-def check_problem(
-    arrays: Mapping[str, Any],
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    reader: ArrayReader,
-    constraints: Constraints = NOTHING,
-    parts: PartReaders | None = None,
-) -> Problem:
-    """Check the user's arrays, where they are.
-
-    Args:
-        arrays: Node type name -> values; factor name -> argument name -> indices or values. Values
-            may be blocked arrays, indices `SharedIndices`; both lists of parts.
-        factors: Traced factors.
-        nodes: Their node types.
-        reader: Reads single arrays.
-        constraints: What is held, and bounds; see `Solver.solve`.
-        parts: Reads parts, which stay where they are. None: they are put together.
-
-    Raises:
-        InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
-    """
     by_name = _Reader(reader, parts)
     expected = [node.name for node in nodes] + [factor.name for factor in factors]
     arrays = with_bare_factors(arrays, factors)
@@ -111,17 +80,7 @@ def check_problem(
 def read_factor(
     factor: TracedFactor, given: Any, counts: Mapping[str, int], reader: ArrayReader
 ) -> FactorArrays:
-    """Check the user's arrays of one factor.
-
-    Args:
-        factor: The factor.
-        given: Its arguments by name, as for `check_problem`.
-        counts: Instances of each node type, by name.
-        reader: Reads single arrays.
-
-    Raises:
-        InputError: As `check_problem`.
-    """
+    """Check the user's arrays of one factor."""
     return _Reader(reader, None).factor(factor, given, counts)
 
 
@@ -146,8 +105,6 @@ def _check_names(
 
 
 class _Reader:
-    """Reads node types and factors."""
-
     def __init__(self, arrays: ArrayReader, parts: PartReaders | None) -> None:
         self._arrays = arrays
         self._parts = parts
@@ -318,5 +275,106 @@ def given_factors(factors: Sequence[TracedFactor], problem: Problem) -> list[Tra
     return [with_terms(factor, problem.factors[factor.name].by_instance) for factor in factors]
 
 
-__all__ = ["Problem", "check_problem", "given_factors", "read_problem"]
+__all__ = ["Problem", "given_factors", "read_problem"]
 """The names that solves and estimates need."""
+
+
+class TermReader:
+    """Reads what users pass of one factor besides its arguments."""
+
+    def __init__(self, arrays: ArrayReader, factor: TracedFactor, where: str) -> None:
+        self._arrays = arrays
+        self._where = where
+        self._names = term_names(factor)
+        self._loss = factor.loss
+        self._weight: Array | None = None
+        self._num_ignored = 0
+        self.by_instance: tuple[str, ...] = ()
+
+    def check_names(self, given: Any) -> None:
+        """Say of a name that belongs to a loss why it means nothing here."""
+        if not isinstance(given, Mapping):
+            return
+        for name in given:
+            if not str(name).startswith(PREFIX) or name in self._names:
+                continue
+            if self._loss is None:
+                raise InputError(
+                    f"{self._where}: {name!r} is given, but the factor has no loss; write "
+                    "@caspar.factor(loss=...), or factor.with_loss(...), or leave it out"
+                )
+            known = ", ".join(one.source for one in self._loss.parameters)
+            raise InputError(
+                f"{self._where}: {name!r} is given, but its loss {self._loss.name} has {known} only"
+            )
+
+    def read_weight(self, given: Mapping[str, Any]) -> Array | None:
+        """Read the weights: (m,) booleans, True if an instance weighs nothing; None: all count."""
+        if WEIGHT not in self._names or WEIGHT not in given:
+            return None
+        where = f"{self._where}, argument {WEIGHT}"
+        if is_number(given[WEIGHT]):
+            raise InputError(
+                f"{where}: expected one weight for each instance, an array of shape (m,), got the "
+                f"number {given[WEIGHT]!r}"
+            )
+        self._weight = rows = self._arrays.rows(where, given[WEIGHT], 1)
+        if rows.shape[0] == 0:
+            return None
+        if float(rows.min()) < 0.0:
+            raise InputError(f"{where}: {_first(rows, rows < 0.0)}; weights are 0 or more")
+        ignored = rows[:, 0] == 0.0
+        self._num_ignored = int(ignored.sum())
+        return ignored if self._num_ignored > 0 else None
+
+    def read(self, given: Mapping[str, Any], count: int) -> dict[str, Array]:
+        """Rows of everything, by name: (count, 1), or (1, 1) of one number for all."""
+        read: dict[str, Array] = {}
+        if self._weight is not None:
+            self._check_length(WEIGHT, self._weight, count)
+            read[WEIGHT] = self._weight
+        for parameter in () if self._loss is None else self._loss.parameters:
+            read[parameter.source] = self._parameter(parameter, given, count)
+        self.by_instance = tuple(
+            name
+            for name, rows in read.items()
+            if name == WEIGHT or not is_number(given.get(name, 1.0))
+        )
+        return read
+
+    def num_counted(self, count: int) -> int:
+        """Instances whose weight is not zero."""
+        return count - self._num_ignored
+
+    def _parameter(self, parameter: LossParameter, given: Mapping[str, Any], count: int) -> Array:
+        name = parameter.source
+        where = f"{self._where}, argument {name}"
+        found = given.get(name, parameter.default)
+        if found is None:
+            raise InputError(
+                f"{self._where}: {name!r} is missing; its loss needs a number, or one for each "
+                "instance"
+            )
+        if is_number(found):
+            # beside arrays on a device too
+            rows = self._arrays.number(where, found)
+        else:
+            rows = self._arrays.rows(where, found, 1)
+            self._check_length(name, rows, count)
+        if parameter.is_positive and rows.shape[0] > 0 and not float(rows.min()) > 0.0:
+            raise InputError(f"{where}: {_first(rows, rows <= 0.0)}; it must be greater than 0")
+        return rows
+
+    def _check_length(self, name: str, rows: Array, count: int) -> None:
+        if int(rows.shape[0]) != count:
+            also = "" if name == WEIGHT else "a number, or "
+            raise InputError(
+                f"{self._where}, argument {name}: has {int(rows.shape[0])} entries, but the factor "
+                f"has {count} instances; pass {also}one for each instance"
+            )
+
+
+def _first(rows: Array, bad: Array) -> str:
+    entry = int(bad[:, 0].argmax())
+    number = float(rows[entry, 0])
+    return f"entry {entry} is {number:g}" if len(rows) > 1 else f"it is {number:g}"

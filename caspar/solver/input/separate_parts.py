@@ -41,14 +41,7 @@ class RemarksOnParts:
         nodes: Sequence[NodeType],
         problem: Problem,
     ) -> tuple[str, ...]:
-        """The remarks.
-
-        Args:
-            plan: Of the system: another one for other counts or indices.
-            factors: As of `remarks_on_parts`.
-            nodes: Likewise.
-            problem: Likewise.
-        """
+        """The remarks; another `plan` stands for other counts or indices."""
         known = self._known
         if known is None or known[0]() is not plan:
             known = weakref.ref(plan), remarks_on_parts(factors, nodes, problem)
@@ -59,13 +52,7 @@ class RemarksOnParts:
 def remarks_on_parts(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
 ) -> tuple[str, ...]:
-    """A sentence, if a problem has many small parts that share no unknown.
-
-    Args:
-        factors: Those that take part.
-        nodes: The node types that they touch.
-        problem: Checked arrays.
-    """
+    """A sentence, if a problem has many small parts that share no unknown."""
     number = _num_small_parts(factors, nodes, problem)
     if number is None:
         return ()

@@ -16,20 +16,19 @@ from caspar.frontend.names import kernel_name
 from caspar.memory.kernel import KernelSpec
 from caspar.options import LinearSolverChoice
 from caspar.runtime.backend import Launch
-from caspar.solver.linear.explicit.explicit import EXPLICIT, factorization_for, orthogonal_for
+from caspar.solver.linear.explicit.explicit import (
+    EXPLICIT,
+    Method,
+    factorizing_if_possible,
+    replacement,
+)
 from caspar.solver.linear.explicit.solvers import can_be_orthogonal, orthogonal_work
-from caspar.solver.linear.hand_over import HandOver
-from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
+from caspar.solver.linear.method import Declined, HandOver, LinearMethod, LinearSolver, LinearSystem
 from caspar.solver.plan.plan import NodePlan
 
 
 class ConjugateGradients:
-    """Conjugate gradients.
-
-    Args:
-        system: What is solved.
-        remarks: Why they were chosen.
-    """
+    """Conjugate gradients."""
 
     is_direct = False
     num_bytes = 0
@@ -97,28 +96,20 @@ METHODS = (EXPLICIT, GRADIENTS)
 
 
 def make_solvers(system: LinearSystem) -> HandOver:
-    """The solver, and what may take its place where `auto` chose it.
-
-    Raises:
-        OutOfMemoryError, BackendError: As `make_linear_solver`.
-    """
+    """The solver, and what may take its place where `auto` chose it."""
     linear, plan = make_linear_solver(system), system.plan
     if system.recipe.linear_solver is not LinearSolverChoice.AUTO:
         return HandOver(linear)
+    take_over = partial(factorizing_if_possible, system)
     if not linear.is_direct:
-        return HandOver(linear, factorization_for(system))
+        return HandOver(linear, replacement(plan, take_over))
     is_small = orthogonal_work(plan) <= plan.limits.max_orthogonal_work
     suits = can_be_orthogonal(plan) and is_small
-    return HandOver(linear, orthogonal=partial(orthogonal_for, system) if suits else None)
+    return HandOver(linear, orthogonal=partial(take_over, Method.ORTHOGONAL) if suits else None)
 
 
 def make_linear_solver(system: LinearSystem) -> LinearSolver:
-    """The solver of the first method that does not decline.
-
-    Raises:
-        OutOfMemoryError: The matrix that the user asked for does not fit.
-        BackendError: A library that the user's choice needs is not there.
-    """
+    """The solver of the first method that does not decline."""
     remarks: tuple[str, ...] = ()
     for method in METHODS:
         made = method.make(system, remarks)

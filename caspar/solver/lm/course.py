@@ -29,31 +29,18 @@ class Course:
     """A solve, as far as it went.
 
     Attributes:
-        system: The problem on the device; it holds the values that the iterations move.
-        chosen: Limits and tolerances, as far as the user chose them.
-        options: The same, with the usual ones for the rest.
-        initial_cost: Cost of the start values.
-        start_s: When the iterations began, by `time.perf_counter`.
-        state: What the policy decides by.
         status: Why the iterations ended; None: they go on.
-        records: One for each iteration.
-        remarks: What the checks tell users, with advice.
-        remaining_decrease: As in `SolveResult`.
         too_narrow: Why the solve should go on in float64, as the end of a sentence; empty: it need
             not. The status means little then.
         has_moved: Whether the values have to be linearised before the next step.
         is_looked_at: Whether D was looked at in a step with damping, see `derivative_sizes`.
         num_limited: Linear solves that ended at the limit of PCG iterations.
-        lost_at_start: See `checks.lost_squares`.
-        is_tiny_at_start: See `checks.tiny_residuals`.
         cost_changes: How much rounding changes the cost of the current values, if it was asked.
         explained_by: Such a change, if it was why a solve ended with `CONVERGED_COST`.
         held_cost: Cost at which the solve last went on with weak nodes held, see
-            `checks.weak_nodes`.
+            `checks.table.weak_nodes`.
         resumed_cost: Cost at which it last went on from a success, see `checks.promises`.
-        doubted: That success, if the promises there may be rounding.
         promises: What nodes promised at the last end that was looked at.
-        promised_cost: Cost there.
     """
 
     system: NormalEquations
@@ -109,8 +96,7 @@ class Course:
     def first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
         """Try a step, and choose whether D is levelled from here on: not if units are far apart.
 
-        Returns:
-            The step, and node types with squares out of range: see `DerivativeSizes`.
+        Returns the step, and node types with squares out of range: see `DerivativeSizes`.
         """
         system = self.system
         tried, sizes = system.try_and_look(goal)
@@ -124,12 +110,7 @@ class Course:
         return tried, sizes.lost_squares()
 
     def rounding_change(self, ask: AskRounding, cost: float) -> float:
-        """Return how much the cost changes by a rounding: the most of several draws; NaN if any is.
-
-        Args:
-            ask: Which rounding.
-            cost: Of the current values.
-        """
+        """How much the cost changes by a rounding: the most of several draws; NaN if any is."""
         if ask not in self.cost_changes:
             if ask is AskRounding.LAST_THIRD:
                 change = cost * self.system.coarsely_rounded_change()
@@ -176,8 +157,6 @@ class Judgment(NamedTuple):
     Attributes:
         goes_on: The iterations go on from the first damping; nothing else is asked.
         status: Instead of the one that the iterations ended with; None: that one stays.
-        remarks: For users.
-        too_narrow: See `Course`.
         remaining_decrease: See `Course`; None: not known.
     """
 

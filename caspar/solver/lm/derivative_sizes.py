@@ -32,11 +32,7 @@ LEAST_SHARE = 1e-2
 
 
 class DerivativeLook:
-    """Copies D and gradient of the first nodes of each type to the host.
-
-    Args:
-        plan: Has them in its memory.
-    """
+    """Copies D and gradient of the first nodes of each type to the host."""
 
     def __init__(self, plan: Plan) -> None:
         self._nodes = [node.node for node in plan.nodes if node.count > 0]
@@ -87,11 +83,7 @@ class _Rows:
 
 
 class DerivativeSizes:
-    """D and gradient of some nodes of each type.
-
-    Args:
-        rows: Of each type.
-    """
+    """D and gradient of some nodes of each type."""
 
     def __init__(self, rows: Sequence[_Rows]) -> None:
         self._rows = rows
@@ -132,10 +124,8 @@ class DerivativeSizes:
     def lost_squares(self) -> dict[str, bool]:
         """Node types with squares of derivatives that are zero or infinite in the floating type.
 
-        Returns:
-            By the type's name, whether nothing can be said of its values: a square is infinite, or
-            that of a scalar is zero in all nodes, not only in some, such as points that run to
-            infinity.
+        By the type's name, whether nothing can be said of its values: a square is infinite, or that
+        of a scalar is zero in all nodes, not only in some, such as points that run to infinity.
         """
         found = {}
         for rows in self._rows:
@@ -171,7 +161,6 @@ def _without_held(squares: Array, slopes: Array, free: Array | None = None) -> t
 
 
 def _joined(chunks: list[Array], dim: int) -> Array:
-    """(n, dim) of chunks side by side."""
     joined = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=1)
     return joined[:, :dim]
 
@@ -197,14 +186,11 @@ def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], ...]:
 def raise_least_damping(plan: Plan) -> bool:
     """Let D remember more for nodes that have far less of it than others of their type.
 
-    `checks.weak_nodes` asks for it, never before a solve would end without success. It fades as all
-    that D remembers (`node_kernels.MEMORY`).
+    `checks.table.weak_nodes` asks for it, never before a solve would end without success. It fades
+    as all that D remembers (`node_kernels.MEMORY`).
 
-    Args:
-        plan: Its diagonals are D of a step with little damping at the current values.
-
-    Returns:
-        Whether there are such nodes.
+    `plan`: Its diagonals are D of a step with little damping at the current values. Returns whether
+    there are such nodes.
     """
     xp = plan.library.backend.xp
     is_raised = False

@@ -42,11 +42,7 @@ def forget() -> None:
 
 
 def asks_to_stop(answer: object) -> bool:
-    """Return whether what a callback returned is true.
-
-    Raises:
-        OptionError: It is neither true nor false.
-    """
+    """Return whether what a callback returned is true."""
     try:
         return bool(answer)
     except (TypeError, ValueError) as error:
@@ -57,11 +53,7 @@ def asks_to_stop(answer: object) -> bool:
 
 
 class PassedOn(BaseException):
-    """Carries a callback's MemoryError past those who take every MemoryError for caspar's.
-
-    Args:
-        error: What the callback raised.
-    """
+    """Carries a callback's MemoryError past those who take every MemoryError for caspar's."""
 
     def __init__(self, error: MemoryError) -> None:
         super().__init__(error)

@@ -15,13 +15,12 @@ from caspar.options import CompleteOptions, SolveOptions
 from caspar.progress import iteration as shown_iteration
 from caspar.solver.lm import interrupts
 from caspar.solver.lm.checks.mixed_precision import has_inexact_steps, most_unseen_steps
-from caspar.solver.lm.checks.table import AT_THE_END, MAY_GO_ON, judge
-from caspar.solver.lm.checks.tiny_residuals import residuals_are_tiny
+from caspar.solver.lm.checks.table import AT_THE_END, MAY_GO_ON, judge, residuals_are_tiny
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.interrupts import Callback
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.plain.steps import behind_plain, may_be_plain, plain_numbers
-from caspar.solver.lm.policy import decide, first_state, next_goal, without_undamped
+from caspar.solver.lm.policy import decide, first_state, next_goal
 from caspar.solver.lm.steps import AskRounding, LinearGoal, TriedStep
 from caspar.solver.lm.usual_options import USUAL_OPTIONS
 from caspar.solver.result.quantities import cost_text
@@ -31,17 +30,7 @@ from caspar.solver.result.result import IterationRecord, SolveStatus
 def minimize(
     system: NormalEquations, chosen: SolveOptions, on_iteration: Callback | None
 ) -> Course:
-    """Iterate until a stopping rule holds and no check objects.
-
-    Args:
-        system: The problem on the device; it holds the values that the iterations move.
-        chosen: Limits and tolerances, as far as the user chose them.
-        on_iteration: Called after each iteration.
-
-    Raises:
-        KeyboardInterrupt: The second within `interrupts.SECOND_WITHIN_S`; the first ends the
-            iterations.
-    """
+    """Iterate until a stopping rule holds and no check objects."""
     course, is_mixed = _begun(system, chosen), system.is_mixed
     try:
         while course.status is None:
@@ -141,7 +130,7 @@ def _begin_with_damping(course: Course) -> None:
     """
     course.system.reject()
     course.system.score()  # what was linearised and scored is of the candidate
-    course.state = without_undamped(course.state, course.options)
+    course.state = course.state._replace(damping=course.options.initial_damping)
     if course.options.min_damping == 0.0:
         floor = USUAL_OPTIONS["min_damping"]
         course.options = replace(course.options, min_damping=floor)

@@ -19,23 +19,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
+from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.runtime.backend import Launch
 from caspar.runtime.backend import PlainSteps as TakesPlainSteps
 from caspar.runtime.group.member import Communicator, Group
 from caspar.solver.input.problem import Problem
-from caspar.solver.linear.hand_over import LEAST_PIVOT, HandOver
-from caspar.solver.lm.derivative_sizes import (
-    DerivativeLook,
-    DerivativeSizes,
-    raise_least_damping,
-)
+from caspar.solver.linear.method import LEAST_PIVOT, HandOver
+from caspar.solver.lm.derivative_sizes import DerivativeLook, DerivativeSizes, raise_least_damping
 from caspar.solver.lm.faults import Findings
 from caspar.solver.lm.plain.steps import READ_SCALARS, Number, PlainSteps, decision
 from caspar.solver.lm.roundings import moved_scores, typical_change
 from caspar.solver.lm.steps import LinearGoal, Linearization, Place, TriedStep
 from caspar.solver.lm.usual_options import usual_options
 from caspar.solver.plan.plan import SCALARS, Plan
+from caspar.solver.system.free_values import remarks_on_free_values
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 
@@ -43,16 +41,7 @@ from caspar.solver.system.phases import Phases
 class NormalEquations:
     """A plan's launches, by what they mean.
 
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        phases: Its launches.
-        solvers: The linear solver, and what may take its place.
-
     Attributes:
-        findings: On what it holds.
-        communicator: The other devices that share the problem.
-        is_bounded: Whether any node has bounds.
         more_remarks: On the problem, before those on the linear solver.
         starts: By node type the values that were loaded; nothing once they are read.
     """
@@ -75,7 +64,6 @@ class NormalEquations:
         self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
 
     def _take(self, plan: Plan, phases: Phases, solvers: HandOver) -> None:
-        """Take the parts of a plan beside launches."""
         self.plan = plan
         self.solvers = solvers
         self.findings = Findings(plan, phases, solvers)
@@ -97,10 +85,6 @@ class NormalEquations:
 
     def renewed(self, plan: Plan, make: Callable[[Binder, Phases, Any], HandOver]) -> bool:
         """Take another plan, and bind the launches again.
-
-        Args:
-            plan: In place of `plan`; the caller uses that no more.
-            make: Makes what solves it, of the solver so far if that suits.
 
         Returns:
             False: it is of another kind, and a system has to be made; this one is lost.
@@ -341,29 +325,18 @@ class NormalEquations:
             self._held = self._held.overwritten()
             tried = solved(probes=False)
         if self.solvers.turn_back(tried.least_pivot) and goal.damping == 0.0:
-            tried = tried.unsolved
+            tried = tried._replace(outcome=LinearOutcome.NOT_FINITE)
         return tried
 
     def take_plain_steps(self, numbers: list[float], max_steps: int) -> PlainSteps | None:
-        """Take steps in compiled code from values that were scored; see `policy`.
-
-        Args:
-            numbers: By `Number`; the least pivot is set here.
-            max_steps: At most.
-
-        Returns:
-            What took them; None: the host has to take each.
-        """
+        """Take steps in compiled code from values that were scored; None: the host takes each."""
         if self.solvers.current is not self._in_one_call or self.is_bounded:
             return None
         if numbers[Number.LOOKS] and self.storage is not DType.FLOAT64:
             return None  # compiled code looks at D of that type only
         if self._may_have_plain_steps and self._plain_steps is None:
             self._plain_steps = self._backend.plain_steps(
-                decision,
-                (self._linearize, self._step),
-                self._accept,
-                *self._decided_by(),
+                decision, (self._linearize, self._step), self._accept, *self._decided_by()
             )
             self._may_have_plain_steps = self._plain_steps is not None
         if self._plain_steps is None:
@@ -382,7 +355,6 @@ class NormalEquations:
         self._plain_steps, self._may_have_plain_steps = None, True
 
     def _decided_by(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the inputs of the decision about plain steps."""
         return [self.plan.scalar(name) for name in READ_SCALARS], self._look.diagonals()
 
     def _enqueue_step(self, goal: LinearGoal, *, probes: bool) -> None:
@@ -480,13 +452,8 @@ class NormalEquations:
         return self._read()["cost"]
 
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
-        """Sentences on numbers that ran away and nodes that nothing holds.
-
-        Args:
-            cost: Of the current values.
-            first_cost: Of the start values.
-        """
-        return self.findings.remarks_on_values(self, cost, first_cost)
+        """Sentences on numbers that ran away and nodes that nothing holds."""
+        return remarks_on_free_values(self, cost, first_cost)
 
     def values(self) -> Mapping[str, Any]:
         """The current values of this device as (n, storage_dim) arrays of the type of values.

@@ -134,13 +134,7 @@ NOT_ASKED = -1.0
 
 
 def first_state(initial_cost: float, storage: DType, options: CompleteOptions) -> PolicyState:
-    """The state before the first iteration.
-
-    Args:
-        initial_cost: Cost of the start values.
-        storage: Type of the values.
-        options: Limits and tolerances.
-    """
+    """The state before the first iteration."""
     relief = max(options.min_damping, LEAST_RELIEF[storage])
     return PolicyState(
         initial_cost=initial_cost,
@@ -153,26 +147,17 @@ def first_state(initial_cost: float, storage: DType, options: CompleteOptions) -
 
 
 def resumed_state(state: PolicyState, options: CompleteOptions) -> PolicyState:
-    """The state that goes on from an end that was none: as at the start, at the same values.
-
-    Args:
-        state: At the end.
-        options: Limits and tolerances.
-    """
-    first = PolicyState(
+    """The state that goes on from an end that was none: as at the start, at the same values."""
+    return PolicyState(
         initial_cost=state.initial_cost,
         least_relief=state.least_relief,
         cost=state.cost,
         damping=options.initial_damping,
         tolerance=options.linear_tolerance,
         relief=state.least_relief,
+        num_iterations=state.num_iterations,
+        keeps=KEEPS_IN_VALLEYS,
     )
-    return first._replace(num_iterations=state.num_iterations, keeps=KEEPS_IN_VALLEYS)
-
-
-def without_undamped(state: PolicyState, options: CompleteOptions) -> PolicyState:
-    """The state before the first iteration if there is no step without damping."""
-    return state._replace(damping=options.initial_damping)
 
 
 def next_goal(state: PolicyState, options: CompleteOptions) -> LinearGoal:
@@ -204,17 +189,10 @@ def decide(
 ) -> tuple[PolicyState, Decision]:
     """Decide about the step that `next_goal` of this state led to.
 
-    Args:
-        state: Before the step.
-        tried: What came of it.
-        elapsed_s: Seconds since the start of the iterations.
-        options: Limits and tolerances.
-        changes: What the device has answered about the cost of this decision.
-
-    Returns:
-        The state behind the step, and the decision. If the decision asks for a rounding, the state
-        is the one before the step: obey the verdict, ask the device, and call again with its answer
-        among `changes`. The verdict stays.
+    `changes`: What the device has answered about the cost of this decision. Returns the state
+    behind the step, and the decision. If the decision asks for a rounding, the state is the one
+    before the step: obey the verdict, ask the device, and call again with its answer among
+    `changes`. The verdict stays.
     """
     digit = changes.get(AskRounding.LAST_DIGIT, NOT_ASKED)
     third = changes.get(AskRounding.LAST_THIRD, NOT_ASKED)
@@ -271,17 +249,9 @@ def next_state(
 ) -> tuple[PolicyState, End, bool, float]:
     """Return the state after a step.
 
-    Args:
-        state: Before the step.
-        damping: Of the step.
-        tried: What came of it.
-        options: Limits and tolerances.
-        changes: How much the cost of this decision changes by each `AskRounding`, or `NOT_ASKED`.
-        elapsed_s: Seconds since the start of the iterations.
-        may_vanish: Whether the damping may be zero.
-
-    Returns:
-        The state behind the step, why the solve ends, whether the step is accepted, its gain ratio.
+    `changes`: How much the cost of this decision changes by each `AskRounding`, or `NOT_ASKED`.
+    Returns the state behind the step, why the solve ends, whether the step is accepted, its gain
+    ratio.
     """
     promises = tried.model_decrease > 0.0
     gain_ratio = (state.cost - tried.cost) / tried.model_decrease if promises else math.nan
@@ -466,15 +436,6 @@ def _shown(
 
     A step may gain far more than it promised because the cost is rounded: then the device is asked,
     and what rounding explains is no gain.
-
-    Args:
-        state: Before the step.
-        promised: See `PolicyState`, behind the step.
-        damping: Of the step.
-        tried: What came of it.
-        options: Tolerances.
-        accepted: Whether it is taken.
-        digit: As in `next_state`.
     """
     cost, tolerance, promise = state.cost, options.step_tolerance, tried.promise
     # of the damped system: large damping alone makes them small
@@ -519,14 +480,8 @@ def _fallen(
 ) -> tuple[End, float, bool]:
     """Return whether the cost of an accepted step is zero: relative tests never hold at zero.
 
-    Args:
-        state: Before the step.
-        tried: What came of it.
-        changes: As in `next_state`.
-        is_asked: Whether it is accepted, and ends the solve by nothing else.
-
-    Returns:
-        Whether it ends the solve; `asked_cost` and `is_rounding` of the next state.
+    `is_asked`: Whether it is accepted, and ends the solve by nothing else. Returns whether it ends
+    the solve; `asked_cost` and `is_rounding` of the next state.
     """
     cost, first = tried.cost, state.initial_cost
     digit, third = changes
@@ -546,14 +501,7 @@ def _fallen(
 
 
 def _limit(after: PolicyState, options: CompleteOptions, digit: float, elapsed_s: float) -> End:
-    """Return whether a limit is reached, or rounding explains that no step is accepted.
-
-    Args:
-        after: The state behind the step.
-        options: Limits.
-        digit: As in `next_state`.
-        elapsed_s: Seconds since the start.
-    """
+    """Return whether a limit is reached, or rounding explains that no step is accepted."""
     cost, promised = after.cost, after.promised
     slight = SLIGHT_PROMISE * cost
     is_exact = options.cost_tolerance * cost < slight

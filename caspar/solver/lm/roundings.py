@@ -11,10 +11,10 @@ import numpy as np
 from caspar.equations.parts import FactorPart, NodePart
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
+from caspar.solver.lm.faults import typical_costs
 from caspar.solver.plan.plan import Plan
-from caspar.solver.system.candidates import write_moved_nodes
+from caspar.solver.system.free_values import write_moved_nodes
 from caspar.solver.system.phases import Phases
-from caspar.solver.system.scores import typical_costs
 
 DRAWS = range(13, 21)
 """Bits that draw roundings: one draw may change a cost by a tenth of what others do."""
@@ -34,11 +34,7 @@ MOST_CONSTANTS = 1 << 20
 def last_third(starts: Sequence[float], largest: Sequence[float]) -> list[float]:
     """Return what the last third of the digits of each column's largest start value tell.
 
-    Of a column that has collapsed, those of the largest value that it has now.
-
-    Args:
-        starts: (storage_dim,) largest magnitudes of start values.
-        largest: (storage_dim,) largest magnitudes now.
+    Of a column that has collapsed, those of the largest value that it has now. All (storage_dim,).
     """
     pairs = zip(starts, largest, strict=True)
     return [_LAST_THIRD * (now if now < COLLAPSED * start else start) for start, now in pairs]
@@ -54,10 +50,7 @@ def moved_scores(
     stay as they are: a moved size would be another layout. What was linearised is lost, and so are
     the residuals of the values themselves.
 
-    Args:
-        plan: Memory and structure.
-        phases: Its launches.
-        sizes: Of the columns of node types, by the type's name. None: 0.
+    `sizes`: Of the columns of node types, by the type's name. None: 0.
     """
     backend = plan.library.backend
     score = backend.sequence(phases.score(NodePart.CANDIDATE))
@@ -93,16 +86,9 @@ def _moved_constants(plan: Plan) -> list[Array]:
 def typical_change(plan: Plan, phases: Phases, starts: Mapping[str, Array]) -> float:
     """Return the change of typical residuals if values move by the last third of their digits.
 
-    That is of the largest start value of their column.
-
-    Args:
-        plan: Memory and structure; its values were just scored.
-        phases: Its launches.
-        starts: Start values, by node type.
-
-    Returns:
-        Of the typical squared residual of each factor the greatest change of several draws,
-        relative to it; of these the least.
+    That is of the largest start value of their column; values were just scored. The change of a
+    factor is the greatest of several draws, relative to its typical squared residual; that of the
+    plan is the least of all factors.
     """
     before = typical_costs(plan)
     most = dict.fromkeys(before, 0.0)

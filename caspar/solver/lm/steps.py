@@ -19,9 +19,6 @@ class LinearGoal(NamedTuple):
 
     Attributes:
         damping: Factor of D added to J^T J.
-        tolerance: Relative decrease of the preconditioned residual norm.
-        min_iterations: PCG iterations before the tolerance is tested.
-        max_iterations: PCG iterations at most.
         expected_damping: Of the next step, if this one is as good as the linear model says; None:
             there is no next one.
         is_whole: Whether it must tell of a minimum: what rejected steps held at bounds is free, and
@@ -40,14 +37,10 @@ class TriedStep(NamedTuple):
     """The end of a step that was tried.
 
     Attributes:
-        cost: Cost of the candidate.
         model_decrease: Decrease of the cost the linear model predicts for this step.
         gradient_norm: Preconditioned gradient norm, sqrt(g . M^-1 g): its square is about twice
             the decrease that a full linear step promises.
         step_norm: Norm of the step weighted by D.
-        linear_iterations: PCG iterations.
-        outcome: Why PCG stopped.
-        least_pivot: Of a factorisation.
         least_promise: Decrease of the cost that is promised if no bound stops the step; nothing
             without bounds. `model_decrease` is of the step up to there, and tells of no minimum.
         is_shortened: Whether nodes stopped at the first bound that one of their numbers met: then
@@ -100,11 +93,6 @@ class TriedStep(NamedTuple):
         return self.outcome is LinearOutcome.NOT_FINITE and self.linear_iterations == 0
 
     @property
-    def unsolved(self) -> "TriedStep":
-        """The same if the linear system has no solution."""
-        return self._replace(outcome=LinearOutcome.NOT_FINITE)
-
-    @property
     def is_limited(self) -> bool:
         """True if PCG stopped at the limit of its iterations."""
         return self.outcome is LinearOutcome.ITERATIONS
@@ -137,15 +125,12 @@ class PolicyState(NamedTuple):
     """Everything that decisions depend on, besides the step and the options.
 
     Attributes:
-        initial_cost: Cost of the start values.
         least_relief: Damping of a confirming step at least.
-        cost: Cost of the current values.
         damping: Next damping, unless the next step confirms with less.
         tolerance: Next tolerance of the linear solver.
         relief: Damping of the next step that confirms, unless the usual one is less.
         growth: Factor of the damping after the next rejection.
         gradient_norm: Of the last accepted step; 0 before the first.
-        num_iterations: Iterations so far.
         confirming: The next step decides whether the solve has converged.
         relief_cost: Cost at which a step of little damping last failed to gain what it promised.
         promised: Largest decrease that a step promised since the last one was accepted.
@@ -221,10 +206,7 @@ class Decision(NamedTuple):
     """The decision about a step that was tried.
 
     Attributes:
-        verdict: Whether the candidate becomes the current values.
         gain_ratio: Actual over predicted decrease of the cost; NaN if none is predicted.
-        cost: Cost of the current values after the verdict.
-        end: Whether the solve ends.
     """
 
     verdict: Verdict
@@ -254,11 +236,8 @@ class Linearization(NamedTuple):
         is_scaled: Jacobians are stored, of variables that are scaled by D: they belong to one
             damping. Of the plan, never changes.
         is_shared: Candidates are in the memory of the Jacobians. Of the plan, never changes.
-        place: Where it was linearised.
         begun_damping: Damping with which the linear solve has begun; None: it has not.
-        was_rejected: The last step was rejected.
         levelling: 1 if D levels the entries of a part of a tangent, else 0.
-        num_inside: Accepted steps from here on that keep `KEPT_WAY`.
     """
 
     is_scaled: bool
@@ -277,11 +256,7 @@ class Linearization(NamedTuple):
         return self.levelling, KEPT_WAY if self.num_inside > 0 else 0.0
 
     def loaded(self, *, keeps_inside: bool = False) -> "Linearization":
-        """After other start values and constants were packed.
-
-        Args:
-            keeps_inside: Whether the first steps keep `KEPT_WAY`.
-        """
+        """After other start values and constants were packed."""
         num_inside = NUM_INSIDE if keeps_inside else 0
         return Linearization(self.is_scaled, self.is_shared, num_inside=num_inside)
 
@@ -290,11 +265,7 @@ class Linearization(NamedTuple):
         return self._at(Place.NOWHERE)
 
     def linearized(self, damping: float) -> "Linearization":
-        """After the current values were linearised, unless that was done ahead.
-
-        Args:
-            damping: Of the next step. What was scaled for another damping is of no use.
-        """
+        """After the current values were linearised for a damping, unless that was done ahead."""
         if self.was_tried(damping):
             return self
         if self.place is not Place.CANDIDATE:
@@ -308,11 +279,7 @@ class Linearization(NamedTuple):
         return self._at(Place.NOWHERE if self.is_shared else Place.CURRENT)
 
     def took_plain_steps(self, damping: float | None) -> "Linearization":
-        """After plain steps: their values are the current ones.
-
-        Args:
-            damping: Of the step that was tried and not taken; None: all were taken.
-        """
+        """After plain steps; `damping`: of a step that was tried and not taken, or None."""
         if damping is None:
             return self._at(Place.NOWHERE, was_rejected=False)
         return self._at(Place.TRIED, damping, was_rejected=False)
@@ -348,11 +315,7 @@ class Linearization(NamedTuple):
         return self._replace(levelling=levelling)
 
     def _at(
-        self,
-        place: Place,
-        begun_damping: float | None = None,
-        *,
-        was_rejected: bool | None = None,
+        self, place: Place, begun_damping: float | None = None, *, was_rejected: bool | None = None
     ) -> "Linearization":
         """Linearised elsewhere; by default no linear solve has begun."""
         # several times an iteration, where `_replace` takes longer

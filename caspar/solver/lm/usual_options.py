@@ -59,12 +59,7 @@ damping holds long after it lets others go (docs/design/0014-levenberg-policy.md
 
 
 def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
-    """Options of a solve that the user leaves open, by name.
-
-    Args:
-        plan: Of the problem.
-        is_direct: Whether a matrix is factorised.
-    """
+    """Options of a solve that the user leaves open, by name."""
     exact = _by_linear_systems(plan, is_direct=is_direct)
     has_parts = _is_of_many_parts(plan)
     num_unknowns = sum(node.count * node.node.tangent_dim for node in plan.nodes)

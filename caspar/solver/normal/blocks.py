@@ -27,14 +27,7 @@ SMALL_TABLE = 1 << 14
 
 @dataclass(frozen=True)
 class NodeUnknowns:
-    """The unknowns of a node type.
-
-    Attributes:
-        name: Of the type.
-        count: Nodes.
-        dim: Unknowns of a node.
-        first: Number of the first one.
-    """
+    """The unknowns of a node type."""
 
     name: str
     count: int
@@ -47,9 +40,6 @@ class Unknowns:
     """Numbers of the unknowns, one node type after the other.
 
     Attributes:
-        nodes: By node type, in order.
-        size: All of them, with gaps.
-        gaps: Numbers that no unknown has.
         chunk: The scalars of so many components stand together, node after node; None: all of them,
             so that the unknowns of a type are a (count, dim) array.
     """
@@ -108,7 +98,6 @@ class BlockList:
     the diagonal.
 
     Attributes:
-        row: Type of the rows.
         column: Type of the columns; the same or an earlier one.
         keys: (n,) int64 of the blocks off the diagonal, ascending: the node of the rows times the
             nodes of the columns' type, plus the node of the columns. None: there is a block for
@@ -168,8 +157,6 @@ class Entries:
     """Entries of the lower triangle, each once.
 
     Attributes:
-        rows: (n,) integers.
-        columns: (n,) integers.
         source: (n,) integers: scalar of the blocks, whose lists stand one behind the other.
     """
 
@@ -215,13 +202,7 @@ def block_lists(
 
 
 def coupled(xp: Any, unknowns: Unknowns, nodes: Iterable[tuple[str, Array]]) -> list[Coupling]:
-    """Pairs of nodes that the instances of a factor touch together.
-
-    Args:
-        xp: NumPy or CuPy.
-        unknowns: Of the types that count; others are passed over.
-        nodes: For each node argument its type, and (m,) the node of each instance.
-    """
+    """Pairs of nodes that the instances of a factor touch together."""
     ranks = {name: rank for rank, name in enumerate(unknowns.nodes)}
     ordered = sorted((one for one in nodes if one[0] in ranks), key=lambda one: ranks[one[0]])
     found = []
@@ -263,13 +244,8 @@ def matrix_entries(
 ) -> Entries:
     """All entries, in the order of the blocks.
 
-    Args:
-        xp: NumPy or CuPy, as the lists are.
-        lists: The blocks.
-        unknowns: Their numbers.
-        first: By types the first scalar of their blocks; None: they stand one behind the other.
-        one: The scalar that is a 1, on the diagonal of gaps.
-        dtype: Of the numbers.
+    `first`: By types the first scalar of their blocks; None: they stand one behind the other.
+    `one`: The scalar that is a 1, on the diagonal of gaps.
     """
     if first is None:
         ends = accumulate(blocks.num_blocks * blocks.dim for blocks in lists.values())
@@ -306,13 +282,8 @@ def scalar_numbers(
 ) -> Array:
     """(objects, components) scalars of an array of `count` objects of `dim` components.
 
-    Args:
-        xp: NumPy or CuPy.
-        count: Objects.
-        dim: Components of an object.
-        number: (objects,) which objects.
-        component: (components,) which of their components, on the host.
-        chunk: Components that stand together; None: all of an object.
+    `number`: (objects,) which objects. `component`: (components,) which of their components, on the
+    host. `chunk`: Components that stand together; None: all of an object.
     """
     chunk = dim if chunk is None else chunk
     lane = component % chunk
@@ -333,10 +304,8 @@ def pairs_in_pieces(
 ) -> Iterator[tuple[Array, Array]]:
     """Each item with itself and those before it of the same owner: the later ones, the others.
 
-    Args:
-        xp: NumPy or CuPy.
-        owner: (n,) of each item, ascending.
-        most: Pairs of a piece, unless one item has more; None: one piece.
+    `owner`: (n,) of each item, ascending. `most`: Pairs of a piece, unless one item has more; None:
+    one piece.
     """
     num = int(owner.shape[0])
     start = xp.searchsorted(owner, owner, side="left")

@@ -1,24 +1,29 @@
-"""Kernels that write rows for each instance of a factor, in float64 and in the order given.
+"""Kernels that write rows for each instance of a factor in float64, such as costs and Jacobians.
 
-Input: traced factors and a checked `Problem`. Output: arrays on the backend's device. Cost tier:
-kernels once for a solver; memory once for a structure, or for a question; the rest once for a
-question.
+Input: traced factors and a checked `Problem`. Output: arrays on the backend's device, in the order
+given. Cost tier: kernels once for a solver; memory once for a structure, or for a question.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_specs
-from caspar.frontend.factors.trace import Argument, TracedFactor
+from caspar.equations.factor_kernels import derivative_kernel
+from caspar.equations.parts import FactorPart, SolverPart
+from caspar.errors import InputError
+from caspar.frontend.factors.trace import WEIGHT, Argument, TracedFactor
+from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.layout import array_scalars, chunk_views, row_scalars
+from caspar.options import Precision
 from caspar.progress import phase
 from caspar.runtime.backend import Backend, Kernel, Launch
 from caspar.solver.input.problem import FactorArrays, Problem
@@ -29,13 +34,7 @@ FLOAT = DType.FLOAT64
 def compiled(
     backend: Backend, purpose: str, specs: Mapping[str, Callable[[], KernelSpec]]
 ) -> list[Kernel]:
-    """Compile and load kernels.
-
-    Args:
-        backend: Where they run.
-        purpose: What they compute, such as `derivatives`.
-        specs: By what identifies it in the cache what makes each kernel.
-    """
+    """Compile and load kernels."""
     sources = compile_specs(
         [purpose, *specs],
         TARGETS[backend.traits.target],
@@ -47,13 +46,7 @@ def compiled(
 
 
 class InstanceKernels:
-    """Kernels by factor and role, compiled when they are first needed.
-
-    Args:
-        backend: Where they run.
-        purpose: What they compute.
-        makers: By role what makes the kernel of a factor.
-    """
+    """Kernels by factor and role, compiled when they are first needed."""
 
     def __init__(
         self,
@@ -68,11 +61,7 @@ class InstanceKernels:
         self._compiling = Lock()
 
     def load(self, factors: Sequence[TracedFactor], roles: Sequence[str]) -> None:
-        """Compile what is missing.
-
-        Raises:
-            SizeError: A kernel would take minutes to compile.
-        """
+        """Compile what is missing."""
         with self._compiling:
             missing = [
                 (factor, role)
@@ -97,28 +86,22 @@ class InstanceKernels:
 
 @dataclass(frozen=True)
 class Packed:
-    """An array in the layout that kernels read.
-
-    Attributes:
-        data: The memory.
-        count: Objects.
-        chunks: Views of it: (count, width) each.
-    """
+    """An array in the layout that kernels read. `chunks`: Views of it: (count, width) each."""
 
     data: Array
     count: int
     chunks: tuple[Array, ...]
 
     @staticmethod
-    def empty(backend: Backend, count: int, dim: int) -> "Packed":
+    def empty(backend: Backend, count: int, dim: int, dtype: DType = FLOAT) -> "Packed":
         """Return packed zeros."""
-        data = backend.xp.zeros(array_scalars(dim, FLOAT, count))
-        return Packed(data, count, tuple(chunk_views(data, count, dim, FLOAT)))
+        data = backend.xp.zeros(array_scalars(dim, dtype, count), dtype.in_arrays.value)
+        return Packed(data, count, tuple(chunk_views(data, count, dim, dtype)))
 
     @staticmethod
     def of(backend: Backend, rows: Array) -> "Packed":
         """Pack (count, dim) rows, wherever they are."""
-        packed = Packed.empty(backend, *map(int, rows.shape))
+        packed = Packed.empty(backend, int(rows.shape[0]), int(rows.shape[1]))
         packed.fill(backend.upload(rows))
         return packed
 
@@ -154,15 +137,7 @@ def output_rows(backend: Backend, count: int, dim: int) -> tuple[Array, Array]:
 class InstanceInputs:
     """The inputs of a factor's kernels.
 
-    Args:
-        backend: Where they run.
-        factor: The factor, with at least one instance.
-        problem: Its arrays.
-        values: Values of node types, by name.
-
     Attributes:
-        factor: As given.
-        count: Instances.
         index: For each node argument's name the node of each instance, (m,), on the device.
         rows: For each indexed constant's name the row of each instance, (m,).
     """
@@ -181,7 +156,8 @@ class InstanceInputs:
             index = self._index(argument, arrays)
             if argument.node is None:
                 shape = arrays.constants[argument.source].rows.shape
-                packed = Packed.empty(backend, int(shape[0]), int(shape[1]))
+                dtype = DType.FLOAT16 if argument.is_half else FLOAT
+                packed = Packed.empty(backend, int(shape[0]), int(shape[1]), dtype)
                 self._constants[argument.source] = packed
             else:
                 packed = values[argument.node.name]
@@ -223,18 +199,116 @@ class InstanceInputs:
         outputs: Mapping[str, int],
         inputs: Mapping[str, Binding] = MappingProxyType({}),
     ) -> tuple[Launch, dict[str, Array]]:
-        """Bind a kernel, and make its outputs.
-
-        Args:
-            kernel: Of this factor.
-            outputs: By output the scalars of an instance.
-            inputs: What it reads besides.
-
-        Returns:
-            The launch, and by output (count, dim), which it overwrites.
-        """
+        """Bind a kernel, and make its outputs: (count, dim) each, which the launch overwrites."""
         made = {name: output_rows(self._backend, self.count, dim) for name, dim in outputs.items()}
         bindings = {**self._bindings, **inputs}
         bindings |= {name: Binding(data, self.count) for name, (data, _) in made.items()}
         launch = self._backend.bind(kernel, bindings, self.count)
         return launch, {name: rows for name, (_, rows) in made.items()}
+
+
+@dataclass(frozen=True)
+class NodeJacobian:
+    """The derivative of a factor's residual by the tangent of one of its nodes.
+
+    Attributes:
+        index: (m,) integers: the node of each instance.
+        entries: (m, rows, tangent_dim) float64.
+    """
+
+    node: str
+    index: Array
+    entries: Array
+
+
+@dataclass(frozen=True)
+class FactorJacobian:
+    """A factor at some values.
+
+    Attributes:
+        costs: (m,) float64; without a loss 1/2 of the square of each residual.
+    """
+
+    name: str
+    num_rows: int
+    costs: Array
+    nodes: tuple[NodeJacobian, ...]
+
+    @property
+    def count(self) -> int:
+        """Instances."""
+        return len(self.costs)
+
+
+def residual_variance(jacobians: Sequence[FactorJacobian], rank: int) -> tuple[int, float]:
+    """Rows of residuals, and their squares over the degrees of freedom; NaN if none are left."""
+    num_rows, squares = 0, 0.0
+    for jacobian in jacobians:
+        num_rows += jacobian.num_rows * jacobian.count
+        squares += 2.0 * float(jacobian.costs.sum())
+    num_left = num_rows - rank
+    return num_rows, squares / num_left if num_left > 0 else math.nan
+
+
+class DerivativeKernels:
+    """The kernels that evaluate factors and their Jacobians, compiled when first needed."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        makers = {"derivatives": partial(derivative_kernel, types=TYPES[Precision.FLOAT64])}
+        self._kernels = InstanceKernels(backend, "derivatives", makers)
+
+    def load(self, factors: Sequence[TracedFactor]) -> None:
+        """Compile the kernels of factors, if that has not been done."""
+        self._kernels.load(factors, ["derivatives"])
+
+    def evaluate(
+        self, factors: Sequence[TracedFactor], problem: Problem, *, check: bool = True
+    ) -> list[FactorJacobian]:
+        """Every factor that has instances."""
+        self.load(factors)
+        values = {name: Packed.of(self._backend, rows) for name, rows in problem.values.items()}
+        return [
+            self._evaluate(InstanceInputs(self._backend, factor, problem, values), problem, check)
+            for factor in factors
+            if problem.factors[factor.name].count > 0
+        ]
+
+    def _evaluate(self, inputs: InstanceInputs, problem: Problem, check: bool) -> FactorJacobian:
+        factor = inputs.factor
+        num_rows, cost = len(factor.residual), SolverPart.COSTS.addend
+        names = {one.name: one.part(FactorPart.JACOBIAN.text) for one in factor.nodes}
+        dims = {names[one.name]: num_rows * one.tangent_dim for one in factor.nodes}
+        kernel = self._kernels.of(factor, "derivatives")
+        launch, outputs = inputs.bind(kernel, {cost: 1, **dims})
+        self._backend.runner([launch])()
+        counted = self._counted(problem.factors[factor.name])
+        costs = outputs[cost][:, 0][counted]
+        if check:
+            self._check(factor.name, "cost", costs[:, None])
+        nodes = []
+        for argument in factor.nodes:
+            entries = outputs[names[argument.name]][counted]
+            if check:
+                self._check(factor.name, f"derivative by {argument.source}", entries)
+            shape = (len(entries), num_rows, argument.tangent_dim)
+            index = inputs.index[argument.name][counted]
+            nodes.append(NodeJacobian(argument.node_type.name, index, entries.reshape(shape)))
+        return FactorJacobian(factor.name, num_rows, costs, tuple(nodes))
+
+    def _counted(self, arrays: FactorArrays) -> Any:
+        if arrays.num_counted == arrays.count:
+            return slice(None)
+        weights = self._backend.upload(arrays.constants[WEIGHT].rows)
+        return self._backend.xp.flatnonzero(weights[:, 0] > 0.0)
+
+    def _check(self, factor: str, what: str, rows: Array) -> None:
+        xp = self._backend.xp
+        if bool(xp.isfinite(rows).all()):
+            return
+        first = int(xp.flatnonzero(~xp.isfinite(rows).all(axis=1))[0])
+        raise InputError(
+            f"factor {factor}: the {what} of instance {first} is not finite at these values, so "
+            "there is no covariance. Pass the values of a solve that converged, and look for a "
+            "root or a norm of zero in the residual"
+        )

@@ -2,16 +2,23 @@
 
 Input: Jacobians. Output: `Linearized`, and of it a `NormalMatrix`, block by block. Columns of J are
 scaled to length 1, so that units do not matter. Unknowns that no residual depends on have a scale
-of zero: a row and column of the identity, and a covariance of zero. Cost tier: once for a
-covariance.
+of zero: a row and column of the identity, and a covariance of zero.
+
+With E and C the Jacobians of a factor by its eliminated and by its other nodes, V = sum E^T E of an
+eliminated node is inverted as R R^T, and Z = R^T sum E^T C are its couplings. Then the reduced
+system is B - sum Z^T Z, and the covariance of the node is R (I + Z Sigma Z^T) R^T. Where V is
+singular, R R^T is its pseudo-inverse: that direction of the node is free, whatever the others do.
+Pairs of couplings are made in pieces, walked and forgotten. Cost tier: once for a covariance.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csc_matrix
 
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import NodeType
@@ -24,25 +31,238 @@ from caspar.solver.normal.blocks import (
     Unknowns,
     block_lists,
     coupled,
+    pairs_in_pieces,
 )
-from caspar.solver.normal.elimination import Couplings, Elimination, roots_of
-from caspar.solver.normal.jacobians import FactorJacobian, NodeJacobian
-from caspar.solver.normal.sums import add_rows, pieces
+from caspar.solver.normal.instance_kernels import FactorJacobian, NodeJacobian
+
+HOST_PIECE_SCALARS = 1 << 20
+"""Scalars of the largest intermediate array of a piece: 8 MB, which caches still help with."""
+
+DEVICE_PIECE_SCALARS = 1 << 25
+"""The same on a GPU, where a piece costs some twenty launches: 256 MB."""
+
+
+FEW_SCALARS = 1 << 13
+"""Up to which `numpy.bincount` is quicker than a sparse matrix, which takes 50 us to make."""
+
+
+def piece_scalars(xp: ModuleType) -> int:
+    """Scalars that the largest intermediate array of a piece may have."""
+    return HOST_PIECE_SCALARS if xp is np else DEVICE_PIECE_SCALARS
+
+
+def add_rows(xp: ModuleType, target: Array, index: Array, rows: Array) -> None:
+    """Add (m, ...) `rows[k]` to (n, ...) `target[index[k]]`; several rows may have one index."""
+    if len(index) == 0:
+        return
+    width = int(np.prod(target.shape[1:], dtype=np.int64))
+    flat = rows.reshape(len(index), width)
+    if xp is not np:
+        xp.add.at(target.reshape(-1, width), index, flat)
+        return
+    if max(target.size, flat.size) <= FEW_SCALARS:
+        entry = (index[:, None].astype(np.int64) * width + np.arange(width)).ravel()
+        sums = np.bincount(entry, weights=flat.ravel(), minlength=target.size)
+        target.reshape(-1)[...] += sums
+        return
+    places = None
+    if len(target) > len(index):
+        places, index = np.unique(index, return_inverse=True)
+    num_rows = len(target) if places is None else len(places)
+    # the product with a matrix of ones: ten times as fast as numpy.add.at
+    ones = csc_matrix(
+        (np.ones(len(index)), index, np.arange(len(index) + 1)), shape=(num_rows, len(index))
+    )
+    sums = ones @ flat
+    if places is None:
+        target.reshape(-1, width)[...] += sums
+    else:
+        target.reshape(-1, width)[places] += sums
+
+
+def pieces(xp: ModuleType, num_items: int, scalars_of_item: int) -> Iterator[slice]:
+    """Ranges of items whose arrays together have about `piece_scalars` scalars."""
+    step = max(1, piece_scalars(xp) // max(scalars_of_item, 1))
+    for first in range(0, num_items, step):
+        yield slice(first, min(first + step, num_items))
+
+
+FREE_EIGENVALUE = 1e-13
+"""Eigenvalues of J^T J up to which a direction counts as free, where columns of J have length 1.
+Entries are known to about 1e-15, so an eigenvalue of 1e-13 has two digits."""
+
+
+@dataclass(frozen=True)
+class FreeNodeDirection:
+    """A direction of one eliminated node that no residual sees.
+
+    Attributes:
+        direction: (dim,) in scaled unknowns, of length 1.
+    """
+
+    number: int
+    direction: np.ndarray
+
+
+@dataclass(frozen=True)
+class Couplings:
+    """Couplings between the eliminated nodes of a type and the nodes of another one.
+
+    Attributes:
+        node: (c,) the eliminated node of each coupling, ascending.
+        other: (c,) the other node, ascending for an eliminated node.
+        blocks: (c, d, other d) Z.
+    """
+
+    node: Array
+    other: Array
+    blocks: Array
+    count: int
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of couplings that belong to one eliminated node.
+
+    Attributes:
+        types: The other nodes' types, of rows and columns of a block.
+        rows: (k,) numbers of couplings; their other nodes are not before those of the columns.
+        columns: (k,) the same.
+    """
+
+    types: TypePair
+    rows: Array
+    columns: Array
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """The eliminated nodes of one type. `roots`: (n, d, d) R of each node."""
+
+    roots: Array
+    couplings: Mapping[str, Couplings]
+    free: tuple[FreeNodeDirection, ...]
+
+    def of_nodes(self, xp: ModuleType, index: Array) -> "Elimination":
+        """The couplings of some nodes, ascending, each named once, numbered in their order."""
+        if len(index) == len(self.roots):
+            return self
+        rank = xp.full(len(self.roots), -1, dtype=np.int64)
+        rank[index] = xp.arange(len(index))
+        couplings = {}
+        for name, one in self.couplings.items():
+            kept = xp.flatnonzero(rank[one.node] >= 0)
+            node = rank[one.node[kept]]
+            couplings[name] = replace(
+                one, node=node, other=one.other[kept], blocks=one.blocks[kept]
+            )
+        return Elimination(self.roots[index], couplings, ())
+
+    def moved(self, xp: ModuleType, vectors: Mapping[str, Array]) -> Array:
+        """Z x, (n, d, k), of (nodes, dim, k) of each type that remains."""
+        num = next(iter(vectors.values())).shape[2]
+        moved = xp.zeros((*self.roots.shape[:2], num))
+        for name, one in self.couplings.items():
+            for piece in pieces(xp, len(one), one.blocks.shape[2] * num):
+                product = one.blocks[piece] @ vectors[name][one.other[piece]]
+                add_rows(xp, moved, one.node[piece], product)
+        return moved
+
+    def taken(self, xp: ModuleType, vectors: Array) -> dict[str, Array]:
+        """Z^T y of (n, d, k): by type that remains (nodes, dim, k)."""
+        found = {}
+        for name, one in self.couplings.items():
+            dim, num = one.blocks.shape[2], vectors.shape[2]
+            found[name] = xp.zeros((one.count, dim, num))
+            for piece in pieces(xp, len(one), dim * num):
+                product = one.blocks[piece].transpose(0, 2, 1) @ vectors[one.node[piece]]
+                add_rows(xp, found[name], one.other[piece], product)
+        return found
+
+    def num_pairs(self, xp: ModuleType) -> int:
+        """Pairs of couplings of one node, each once."""
+        counts = sum(
+            (xp.bincount(one.node, minlength=len(self.roots)) for one in self.couplings.values()),
+            start=xp.zeros(len(self.roots)),
+        )
+        return int((counts * (counts + 1.0)).sum() / 2.0)
+
+    def pairs(self, xp: ModuleType, scalars_of_pair: int) -> Iterator[Pairs]:
+        """All pairs, in pieces."""
+        names, parts = list(self.couplings), list(self.couplings.values())
+        most = max(1, piece_scalars(xp) // scalars_of_pair)
+        if len(parts) <= 1:
+            for one in parts:
+                for later, earlier in pairs_in_pieces(xp, one.node, most):
+                    yield Pairs((names[0], names[0]), later, earlier)
+            return
+        node = xp.concatenate([one.node for one in parts])
+        order = xp.argsort(node, kind="stable")
+        type_of = xp.concatenate([xp.full(len(one), rank) for rank, one in enumerate(parts)])[order]
+        place = xp.concatenate([xp.arange(len(one)) for one in parts])[order]
+        for later, earlier in pairs_in_pieces(xp, node[order], most):
+            for column, row in combinations_with_replacement(range(len(parts)), 2):
+                chosen = xp.flatnonzero((type_of[later] == row) & (type_of[earlier] == column))
+                if len(chosen) > 0:
+                    rows, columns = place[later[chosen]], place[earlier[chosen]]
+                    yield Pairs((names[row], names[column]), rows, columns)
+
+
+def roots_of(backend: Backend, blocks: Array) -> tuple[Array, tuple[FreeNodeDirection, ...]]:
+    """R of symmetric positive semidefinite blocks with a unit diagonal: R R^T is the inverse.
+
+    `blocks`: (n, d, d). Returns (n, d, d), upper triangular where a block is regular; and the free
+    directions.
+    """
+    xp = backend.xp
+    inverse_root, least_pivot = _inverse_root(xp, blocks)
+    weak = xp.flatnonzero(~(least_pivot > FREE_EIGENVALUE))
+    if len(weak) == 0:
+        return inverse_root, ()
+    values, vectors = np.linalg.eigh(backend.to_host(blocks[weak]))
+    is_free = values <= FREE_EIGENVALUE
+    factors = np.where(is_free, 0.0, 1.0 / np.sqrt(np.where(is_free, 1.0, values)))
+    inverse_root[weak] = backend.upload(vectors * factors[:, None, :])
+    numbers = backend.to_host(weak)
+    free = [
+        FreeNodeDirection(int(numbers[row]), vectors[row, :, column])
+        for row, column in zip(*np.nonzero(is_free), strict=True)
+    ]
+    return inverse_root, tuple(free)
+
+
+def _inverse_root(xp: ModuleType, blocks: Array) -> tuple[Array, Array]:
+    """L^-T of V = L L^T, entry by entry for all blocks at once, and the least pivot of each."""
+    count, dim = len(blocks), int(blocks.shape[1])
+    lower: dict[tuple[int, int], Array] = {}
+    least = xp.full(count, np.inf)
+    for j in range(dim):
+        pivot = blocks[:, j, j] - sum(lower[j, k] ** 2 for k in range(j))
+        least = xp.minimum(least, xp.where(xp.isfinite(pivot), pivot, -np.inf))
+        lower[j, j] = xp.sqrt(xp.where(pivot > 0.0, pivot, 1.0))
+        for i in range(j + 1, dim):
+            rest = blocks[:, i, j] - sum(lower[i, k] * lower[j, k] for k in range(j))
+            lower[i, j] = rest / lower[j, j]
+    roots = xp.zeros((count, dim, dim))
+    for column in range(dim):
+        solved: dict[int, Array] = {}
+        for i in range(column, dim):
+            unit = 1.0 if i == column else 0.0
+            rest = unit - sum(lower[i, k] * solved[k] for k in range(column, i))
+            solved[i] = rest / lower[i, i]
+            roots[:, column, i] = solved[i]
+    return roots, least
 
 
 class Linearized:
     """All factors at some values, and what scales their Jacobians.
 
-    Args:
-        backend: Where the arrays are.
-        jacobians: Of the factors that have instances.
-        nodes: Node types.
-        counts: Instances of each.
-        free: By node type of which something is held (n, tangent_dim), 0 for what is held.
+    `free`: By node type of which something is held (n, tangent_dim), 0 for what is held.
 
     Attributes:
-        nodes: Those node types that one of the factors touches.
-        counts: Instances of these.
         held: By node type of which something is held, (n, tangent_dim), true for what is held.
         scales: By node type, (n, tangent_dim): what makes columns of J have length 1; 0: no
             influence, or held.
@@ -104,19 +324,7 @@ class Linearized:
 
 
 class NormalMatrix:
-    """The scaled system.
-
-    Args:
-        linearized: All factors.
-        eliminated: Names of the node types to eliminate.
-
-    Attributes:
-        backend: Where the arrays are.
-        nodes: Node types.
-        scales, held: As those of `linearized`.
-        unknowns: Those of the reduced system.
-        eliminations: By eliminated node type.
-    """
+    """The scaled system."""
 
     def __init__(self, linearized: Linearized, eliminated: Sequence[str]) -> None:
         self.backend = linearized.backend
@@ -224,11 +432,7 @@ class NormalMatrix:
         return sum(one.num_pairs(self.backend.xp) for one in self.eliminations.values())
 
     def lists(self, *, eliminates: bool = True) -> dict[TypePair, BlockList]:
-        """The blocks that are not zero.
-
-        Args:
-            eliminates: Count those between nodes that an eliminated node couples.
-        """
+        """The blocks that are not zero."""
         xp, found = self.backend.xp, list[Coupling]()
         for factor in self._jacobians:
             found += coupled(xp, self.unknowns, [(one.node, one.index) for one in factor.nodes])
@@ -243,12 +447,7 @@ class NormalMatrix:
     def blocks(
         self, lists: Mapping[TypePair, BlockList], *, eliminates: bool = True
     ) -> dict[TypePair, Array]:
-        """The blocks of some lists, (k, rows, columns) each.
-
-        Args:
-            lists: Where they are.
-            eliminates: Take off what eliminated nodes leave.
-        """
+        """The blocks of some lists, (k, rows, columns) each."""
         xp = self.backend.xp
         result = {
             types: xp.zeros((one.num_blocks, one.row.dim, one.column.dim))

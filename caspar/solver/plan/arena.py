@@ -1,4 +1,4 @@
-"""One allocation for everything a solve writes.
+"""One allocation for everything a solve writes, and the keys of its arrays.
 
 Regions are reserved first, then the arena is allocated and handed out as typed views. Nothing is
 allocated inside an iteration.
@@ -7,10 +7,13 @@ allocated inside an iteration.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from caspar.equations.parts import FactorPart, NodePart, SolverPart
+from caspar.frontend.names import part_name
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array, PickedRows
 from caspar.runtime.backend import Backend, view
@@ -40,12 +43,7 @@ class Region(NamedTuple):
 
 @dataclass
 class ArenaPlan(Generic[Key]):
-    """Reserves regions one behind the other.
-
-    Attributes:
-        regions: By key.
-        num_bytes: Size so far.
-    """
+    """Reserves regions one behind the other."""
 
     regions: dict[Key, Region] = field(default_factory=dict)
     num_bytes: int = 0
@@ -97,7 +95,6 @@ class ArenaViews(Mapping[Key, Array]):
         self._made: dict[Key, Array] = {}
 
     def __getitem__(self, key: Key) -> Array:
-        """The view of a region."""
         made = self._made.get(key)
         if made is None:
             region = self._regions[key]
@@ -107,25 +104,17 @@ class ArenaViews(Mapping[Key, Array]):
         return made
 
     def __contains__(self, key: object) -> bool:
-        """Return whether there is such a region."""
         return key in self._regions
 
     def __iter__(self) -> Iterator[Key]:
-        """Keys in the order of the reservations."""
         return iter(self._regions)
 
     def __len__(self) -> int:
-        """Regions."""
         return len(self._regions)
 
 
 class Scratch:
-    """Hands out a region piece by piece; where it is used up, arrays of their own.
-
-    Args:
-        backend: Whose arrays they are.
-        region: Nothing else uses it meanwhile.
-    """
+    """Hands out a region piece by piece; where it is used up, arrays of their own."""
 
     def __init__(self, backend: Backend, region: Array) -> None:
         self._backend = backend
@@ -160,3 +149,52 @@ class Scratch:
         sorted_rows = self.take(shape, rows.dtype.name)
         self._backend.take_rows(sorted_rows, rows, order)
         return sorted_rows
+
+
+class Span(Enum):
+    """Arrays that one launch clears or copies.
+
+    ALL_NODES, ALL_CANDIDATES: of all types, or none is accepted. ALL_SUMS: what a linearisation
+    adds to. SUMS, REDUCED_SUMS: gradients and blocks of reduced types, of which the second begin as
+    a copy of the first. ALL_INNER: `inner` of eliminated types. SCRATCH: everything but values,
+    constants and sums over all items: free while values are brought in.
+    """
+
+    __hash__ = object.__hash__  # each member is there once; Enum's own hashes its name in Python
+
+    ALL_NODES = "all nodes"
+    ALL_CANDIDATES = "all candidate"
+    ALL_SUMS = "all sums"
+    SUMS = "sums"
+    REDUCED_SUMS = "reduced_sums"
+    ALL_INNER = "all inner"
+    SCRATCH = "all scratch"
+
+    @property
+    def text(self) -> str:
+        """Text in tables."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class OwnedPart:
+    """An array of a node type or of a factor.
+
+    Attributes:
+        part: What it is. Of a factor and a `NodePart` it is partial sums of the argument's nodes.
+        argument: The factor's argument that has it; empty: it is no argument's.
+    """
+
+    part: NodePart | FactorPart
+    owner: str
+    argument: str = ""
+
+    @property
+    def text(self) -> str:
+        """Text in tables: `Pose.gradient`, `snavely.residual`, `snavely.point__gradient`."""
+        array = self.part.text if self.argument == "" else part_name(self.argument, self.part.text)
+        return f"{self.owner}.{array}"
+
+
+ArrayKey = SolverPart | OwnedPart | Span
+"""An array of a plan."""

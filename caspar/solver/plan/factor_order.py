@@ -13,12 +13,7 @@ import numpy as np
 from caspar.equations.factor_builder import FactorForm
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_tiles import (
-    NUM_NARROW_PARTNERS,
-    NodeOrder,
-    NodeTiles,
-    place_dtype,
-)
+from caspar.memory.tiling.node_tiles import NUM_NARROW_PARTNERS, NodeOrder, NodeTiles, place_dtype
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.progress import phase
 from caspar.runtime.array_tools import ArrayTools
@@ -31,14 +26,12 @@ class FactorOrder:
     """A factor's structure on the device; none of it is the user's memory.
 
     Attributes:
-        num_slots: Places, holes of node tiles included.
         order: (num_slots,) the instance at each place; None: as they were given.
-        nodes: (num_slots,) int32 node of each place, by argument name; None for unique nodes. Of
-            an eliminated type it is the rank in its order. Without the partner.
+        nodes: (num_slots,) int32 node of each place, by argument name; None for unique nodes. Of an
+            eliminated type it is the rank in its order. Without the partner.
         partner: The argument whose nodes are in `node_tiles`; None: there is none.
         constants: (num_slots,) int32 row of each place, of indexed constants, by source.
         constant_rows: Rows that each constant argument has in the arena, by source.
-        node_tiles: Where a node is eliminated.
         node_at: (nodes with items,) int32: the rank in their type's order of the nodes of these
             tiles, where they need not be in that order; else None.
     """
@@ -55,14 +48,7 @@ class FactorOrder:
     def index(
         self, name: str, bring: Callable[[Array], Array] = lambda array: array
     ) -> Array | None:
-        """(num_slots,) int32 node of each place, of any argument; None for unique nodes.
-
-        That of the partner is made anew by each call.
-
-        Args:
-            name: Of the argument.
-            bring: Brings an array to where the result is wanted.
-        """
+        """(num_slots,) int32 node of each place; None for unique nodes. The partner's is new."""
         if name != self.partner:
             found = self.nodes[name]
             return None if found is None else bring(found)
@@ -72,14 +58,7 @@ class FactorOrder:
     def item_tiles(
         self, backend: Backend, index: Array, num_objects: int, tile_size: int
     ) -> TileIndex:
-        """Tiles of an index; holes name one more object, whose partials nobody reads.
-
-        Args:
-            backend: Where the index is.
-            index: (num_slots,) int32 object of each place.
-            num_objects: Objects.
-            tile_size: Items of a tile.
-        """
+        """Tiles of an index; holes name one more object, whose partials nobody reads."""
         if self.node_tiles is None:
             return backend.tile_index(index, num_objects, tile_size)
         tools = ArrayTools(backend, int(index.shape[0]))
@@ -113,16 +92,8 @@ def order_factors(
 ) -> dict[str, FactorOrder]:
     """Choose an order for each factor, by name, and put the indices into it.
 
-    The factor with the most instances decides in which order the nodes of an eliminated type are.
-
-    Args:
-        backend: Where the arrays are.
-        factors: The factors.
-        forms: How their kernels are made, by name.
-        problem: Their checked indices and constants.
-        tile_size: Items of a tile.
-        max_narrow_partners: Partners up to which items' places have 32 bits.
-        in_order: Eliminated types whose nodes are numbered in the order of tiles already.
+    The factor with the most instances decides in which order the nodes of an eliminated type are,
+    unless they are numbered in the order of tiles already (`in_order`).
     """
     orders: dict[str, FactorOrder] = {}
     of_types: dict[str, NodeOrder] = {}
@@ -134,7 +105,8 @@ def order_factors(
             eliminated = forms[factor.name].eliminated
             arrays = problem.factors[factor.name]
             if eliminated is None:
-                orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
+                order = _locality_order(backend, factor, arrays, problem.counts)
+                orders[factor.name] = _factor_order(backend, factor, arrays, order, None)
                 continue
             partner = tile_partner(factor, eliminated, problem.counts)
             tiles = backend.node_tiles(
@@ -146,46 +118,26 @@ def order_factors(
                 dtype,
                 keep_order=eliminated.node_type.name in in_order,
             )
-            order = of_types.setdefault(eliminated.node_type.name, tiles.node_order)
-            tiles_in_order = replace(tiles, node_order=order)
+            own_order = of_types.setdefault(eliminated.node_type.name, tiles.node_order)
+            tiles_in_order = replace(tiles, node_order=own_order)
             found = _in_tiles(backend, factor, forms[factor.name], arrays, tiles_in_order)
             if not forms[factor.name].is_fused:
                 own = tiles.node_order.node[: tiles.node_items.shape[0]]
-                found = replace(found, node_at=_taken(backend, order.rank, own))
+                found = replace(found, node_at=_taken(backend, own_order.rank, own))
             orders[factor.name] = found
     return orders
 
 
 def most_partners(
-    factors: Sequence[TracedFactor],
-    forms: Mapping[str, FactorForm],
-    counts: Mapping[str, int],
+    factors: Sequence[TracedFactor], forms: Mapping[str, FactorForm], counts: Mapping[str, int]
 ) -> int:
-    """The most partners that node tiles of a factor have; 0: nothing is eliminated, or all alone.
-
-    Args:
-        factors: The factors.
-        forms: How their kernels are made, by name.
-        counts: Instances of each node type.
-    """
+    """The most partners that node tiles of a factor have; 0 if there are none."""
     partners = [tile_partner(factor, forms[factor.name].eliminated, counts) for factor in factors]
     return max((_count(partner, counts) for partner in partners if partner is not None), default=0)
 
 
-def _usual_order(
-    backend: Backend, factor: TracedFactor, arrays: FactorArrays, counts: Mapping[str, int]
-) -> FactorOrder:
-    is_pair = any(argument.kind is ArgumentKind.NODE_PAIR for argument in factor.nodes)
-    order = None if is_pair else _locality_order(backend, factor, arrays, counts)
-    return _factor_order(backend, factor, arrays, order, None)
-
-
 def _in_tiles(
-    backend: Backend,
-    factor: TracedFactor,
-    form: FactorForm,
-    arrays: FactorArrays,
-    tiles: NodeTiles,
+    backend: Backend, factor: TracedFactor, form: FactorForm, arrays: FactorArrays, tiles: NodeTiles
 ) -> FactorOrder:
     partner, eliminated = form.partner(factor), form.eliminated_argument
     of_tiles = None if partner is None else partner.name
@@ -230,7 +182,6 @@ def _ordered(backend: Backend, index: Array, order: Array | None) -> Array:
 
 
 def _taken(backend: Backend, numbers: Array, places: Array) -> Array:
-    """The numbers at some places."""
     taken = backend.xp.empty(places.shape, numbers.dtype)
     backend.take_rows(taken[:, None], numbers[:, None], places)
     return taken
@@ -257,13 +208,7 @@ def _shared(factor: TracedFactor) -> list[Argument]:
 def tile_partner(
     factor: TracedFactor, eliminated: Argument | None, counts: Mapping[str, int]
 ) -> Argument | None:
-    """Return the argument that tiles are sorted by: of those that stay, the one with most nodes.
-
-    Args:
-        factor: The factor.
-        eliminated: The argument that is eliminated; None: there is none, and no partner.
-        counts: Instances of each node type.
-    """
+    """Return the argument that tiles are sorted by: of those that stay, the one with most nodes."""
     if eliminated is None:
         return None
     others = [argument for argument in _shared(factor) if argument is not eliminated]
@@ -278,7 +223,7 @@ def _locality_order(
     The argument with the most nodes is kept together; its partner is the one with the fewest.
     """
     shared = _shared(factor)
-    if len(shared) == 0:
+    if len(shared) == 0 or any(one.kind is ArgumentKind.NODE_PAIR for one in shared):
         return None
     main = max(shared, key=lambda argument: _count(argument, counts))
     others = [argument for argument in shared if argument is not main]

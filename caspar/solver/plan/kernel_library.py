@@ -13,9 +13,8 @@ from caspar.equations.node_kernels import NODE_ROLES
 from caspar.errors import ResourceError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.names import kernel_name
-from caspar.memory.access import BoundWrite
-from caspar.memory.reduce import ReduceSpec
-from caspar.runtime.backend import Backend, Kernel, Launch
+from caspar.memory.kernel import ReduceSpec
+from caspar.runtime.backend import Backend, Kernel
 
 HOT_ROLES = ("product", "scatter")
 """Kernels of factors that run in every iteration of a linear solver."""
@@ -24,31 +23,13 @@ LOOPED = ("clear",)
 """Other kernels of several blocks that run there."""
 
 
-def names_together(owners: Sequence[str]) -> list[str]:
-    """Names that kernels have which share tiles, and run in one loop.
-
-    Args:
-        owners: Names of factors and node types.
-    """
-    roles = (*FACTOR_ROLES, *NODE_ROLES)
-    return [*LOOPED, *(kernel_name(owner, role) for role in roles for owner in owners)]
-
-
 class KernelLibrary:
     """Compiled kernels by name; the ones that sum partials are made when first needed.
 
-    Args:
-        backend: Where they run.
-        target: What is generated.
-        sources: The solver's kernels.
-        owners: Names of factors and node types, whose kernels' names begin with them.
-        wide_places: Whether items' places in node tiles have 64 bits.
-        is_settled: Whether kernels must be the same in every run.
+    `owners`: Names of factors and node types, whose kernels' names begin with them. `wide_places`:
+    Whether items' places in node tiles have 64 bits.
 
     Attributes:
-        tile_size: Items of a tile.
-        reductions_time_s: Seconds of compiling what sums partials.
-        loaded: What `load` has compiled, by name.
         rounded: Arguments of each factor that kernels read rounded, by the factor's name.
     """
 
@@ -72,10 +53,14 @@ class KernelLibrary:
         sources = self._rewritten(sources)
         self._load = partial(backend.load, is_settled=is_settled)
         self._kernels: dict[str, Kernel] = {}
-        hot_names = [kernel_name(owner, role) for role in HOT_ROLES for owner in owners]
+        hot_names, all_names = (
+            [kernel_name(owner, role) for role in roles for owner in owners]
+            for roles in (HOT_ROLES, (*FACTOR_ROLES, *NODE_ROLES))
+        )
+        # those that share tiles, and run in one loop
         hot, together = (
             [sources.kernels[name] for name in names if name in sources.kernels]
-            for names in (hot_names, names_together(owners))
+            for names in (hot_names, [*LOOPED, *all_names])
         )
         self.tile_size = self._common_tile_size(together, hot)
         alone = [one for name, one in sources.kernels.items() if name not in self._kernels]
@@ -96,9 +81,6 @@ class KernelLibrary:
 
         The kernels of the inner loop decide by the block sizes that suit them, unless another one
         does not fit.
-
-        Raises:
-            ResourceError: There is no size with which all fit.
         """
         chosen = sources if len(hot) == 0 else hot
         self._kernels.update(self._load(chosen))
@@ -125,10 +107,6 @@ class KernelLibrary:
             count, self.tile_size
         )
 
-    def has_kernel(self, name: str) -> bool:
-        """Return whether the solver has a kernel of that name."""
-        return name in self._kernels
-
     @property
     def sources(self) -> dict[str, KernelSource]:
         """Sources of all kernels that are loaded, by name."""
@@ -140,7 +118,7 @@ class KernelLibrary:
 
     def has_kernel_of(self, owner: str, role: str) -> bool:
         """Return whether a factor or node type has a kernel for something."""
-        return self.has_kernel(kernel_name(owner, role))
+        return kernel_name(owner, role) in self._kernels
 
     def kernel_of(self, owner: str, role: str) -> Kernel:
         """The kernel of a factor or node type for something."""
@@ -173,12 +151,3 @@ class KernelLibrary:
         """The kernel that sums partials."""
         self.load_reductions([spec])
         return self._kernels[spec.name]
-
-    def finish(self, bound: BoundWrite) -> list[Launch]:
-        """The launches that complete a write."""
-        specs = [one.spec for one in bound.finish if isinstance(one.spec, ReduceSpec)]
-        self.load_reductions(specs)
-        return [
-            self.backend.bind(self._kernels[one.spec.name], one.bindings, one.count)
-            for one in bound.finish
-        ]

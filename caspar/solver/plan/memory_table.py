@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caspar.solver.plan.arena import Region
-from caspar.solver.plan.array_key import Span
+from caspar.solver.plan.arena import Region, Span
 from caspar.solver.plan.plan import Plan
 from caspar.solver.result.quantities import bytes_text
 from caspar.solver.result.report import LINE_UNDER_HEAD
@@ -22,14 +21,7 @@ WIDTH = 100
 def memory_table(
     plan: Plan, linear_part: str, linear_bytes: int, beside: Sequence[int] = ()
 ) -> str:
-    """The arena's regions in the order of their bytes, then what lies outside of it.
-
-    Args:
-        plan: The plan.
-        linear_part: What its linear solver holds beside the plan.
-        linear_bytes: Bytes of that.
-        beside: Bytes of each other structure that is kept.
-    """
+    """The arena's regions in the order of their bytes, then what lies outside of it."""
     regions = plan.arena.regions.items()
     own = {key.text: region for key, region in regions if not isinstance(key, Span)}
     rows = [

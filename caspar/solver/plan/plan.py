@@ -16,8 +16,7 @@ from caspar.memory.array import Array, address
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.solver.limits import Limits
-from caspar.solver.plan.arena import ArenaPlan, Scratch
-from caspar.solver.plan.array_key import ArrayKey, OwnedPart, Span
+from caspar.solver.plan.arena import ArenaPlan, ArrayKey, OwnedPart, Scratch, Span
 from caspar.solver.plan.factor_order import FactorOrder
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.shard import Shard
@@ -53,12 +52,7 @@ class FactorPlan:
     """The layout of a factor's arrays.
 
     Attributes:
-        factor: The factor.
-        form: How its kernels are made.
-        order: Its indices in the order of the slots.
         tiles: Tiles of each shared node argument whose sums are ordered, by name.
-        num_tiles: Tiles of the factor.
-        first_tile: First place of its partials in the solver-wide sums.
     """
 
     factor: TracedFactor
@@ -133,16 +127,10 @@ class NodePlan:
     """The layout of a node type's arrays.
 
     Attributes:
-        node: The type.
-        count: Instances.
-        is_eliminated: Whether the linear solver eliminates it.
         first_tile: First place of its partials in the sums over node types.
-        num_tiles: Its partials.
         num_slots: Copies of each instance in `product`; see `accessors.slots`.
         order: Order of all its arrays, if it is eliminated; None: as it was given.
         has_many_slots: Whether its step kernel is the one for many slots.
-        is_masked: Whether components of its tangents may be held.
-        is_bounded: Whether numbers of it have bounds.
     """
 
     node: NodeType
@@ -181,16 +169,8 @@ class Plan:
     """Memory and structure of a solve.
 
     Attributes:
-        library: Compiled kernels.
-        types: Floating types.
-        factors: In the order of the solver.
-        nodes: In the order of the solver.
-        memory: Views of the arena.
-        arena: What is where in it.
-        num_bytes: Size of the arena, the indices and the tiles.
         jacobians_are_shared: Whether candidates are in the bytes of the Jacobians, which have to be
             made again after a rejected step.
-        limits: Sizes at which another way is chosen.
         shard: What it knows of the whole problem, if it is a part of one; else None.
     """
 
@@ -330,10 +310,7 @@ def num_factor_curvatures(factors: Sequence[FactorPlan], shard: Shard | None) ->
 
 
 def num_objects(
-    part: SolverPart,
-    factors: Sequence[FactorPlan],
-    nodes: Sequence[NodePlan],
-    shard: Shard | None,
+    part: SolverPart, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan], shard: Shard | None
 ) -> int:
     """Objects of an array that a solve has once: numbers, or partial sums."""
     num_reduced_tiles = sum(plan.num_tiles for plan in nodes if not plan.is_eliminated)

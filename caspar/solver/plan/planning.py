@@ -1,21 +1,25 @@
-"""Plan the memory of a problem from its structure.
+"""Plan the memory of a problem from its structure, and warn of nodes that no factor touches.
 
 Once for each structure (counts and indices): order factors, build tiles, reserve and allocate the
 arena. Values are brought in by every solve.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import Types
-from caspar.memory.accessors.sums.slots import (
-    USUAL_SLOTS,
-    num_object_slots,
-)
+from caspar.memory.accessors.sums.slots import USUAL_SLOTS, num_object_slots
+from caspar.memory.array import Array
 from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
+from caspar.runtime.backend import Backend
+from caspar.solver.input.parted_array import placed
 from caspar.solver.input.problem import Problem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.factor_order import FactorOrder, order_factors
@@ -23,7 +27,41 @@ from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.plan.regions import allocate_cleared, jacobians_are_shared, reserve_regions
 from caspar.solver.plan.shard import Shard
-from caspar.solver.plan.untouched import warn_untouched
+from caspar.user_warnings import warn_user
+
+
+def warn_untouched(backend: Backend, problem: Problem, factors: Sequence[TracedFactor]) -> None:
+    """Warn of nodes that no factor touches; indices may be anywhere, also in parts."""
+    for name, count in problem.counts.items():
+        flags = np.zeros(count, bool)
+        for factor in factors:
+            for argument in factor.nodes:
+                if argument.node_type.name != name or problem.factors[factor.name].count == 0:
+                    continue
+                index = problem.factors[factor.name].nodes[argument.name]
+                if index is None:
+                    flags[:] = True
+                    continue
+                for part, device in placed(index, backend):
+                    with device.scope():
+                        flags |= _touched(device, part, count)
+        if not flags.all():
+            _warn(name, np.flatnonzero(~flags), count)
+
+
+def _touched(backend: Backend, index: Array, count: int) -> NDArray[Any]:
+    """(count,) booleans on the host: nodes that an index names."""
+    is_host = isinstance(index, np.ndarray)
+    found = (np if is_host else backend.xp).zeros(count, bool)
+    found[index] = True
+    return found if is_host else backend.to_host(found)
+
+
+def _warn(name: str, untouched: NDArray[Any], count: int) -> None:
+    warn_user(
+        f"node type {name}: {untouched.shape[0]} of {count} instances are touched "
+        f"by no factor, first {untouched[0]}; they are kept as they are"
+    )
 
 
 def plan_factors(
@@ -34,16 +72,7 @@ def plan_factors(
     limits: Limits,
     in_order: Collection[str] = (),
 ) -> list[FactorPlan]:
-    """Put the instances of each factor into an order, and cut it into tiles.
-
-    Args:
-        library: Compiled kernels.
-        form: How they are made.
-        factors: In the order of the solver.
-        problem: Its indices are on the device; none of them is kept.
-        limits: Sizes at which another way is chosen.
-        in_order: Eliminated types whose nodes are numbered in the order of tiles already.
-    """
+    """Put the instances of each factor into an order, and cut it into tiles; users' indices go."""
     backend, tile_size = library.backend, library.tile_size
     sizes = (tile_size, limits.max_narrow_partners)
     orders = order_factors(backend, factors, form.factors, problem, *sizes, in_order)
@@ -70,22 +99,8 @@ def make_plan(
     limits: Limits,
     shard: Shard | None = None,
 ) -> Plan:
-    """Reserve and allocate.
-
-    Args:
-        library: Compiled kernels.
-        types: Floating types.
-        factors: In the order of the solver.
-        nodes: Likewise.
-        limits: Sizes at which another way is chosen.
-        shard: Of the part of a problem that this is; None: it is all of it.
-
-    Raises:
-        OutOfMemoryError: Names needed and available bytes.
-    """
+    """Reserve and allocate."""
     backend = library.backend
-    if shard is None:
-        warn_untouched(backend, factors, nodes)
     is_shared = jacobians_are_shared(library, types, factors, limits, shard)
     arena = reserve_regions(library, types, factors, nodes, shard, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
@@ -115,17 +130,7 @@ def plan_nodes(
     limits: Limits,
     shard: Shard | None = None,
 ) -> list[NodePlan]:
-    """Plan the node types, in the solver's order; partials of reduced types stand first.
-
-    Args:
-        library: Compiled kernels.
-        form: How they are made.
-        nodes: Node types.
-        counts: Instances of each, by name.
-        factors: All factors.
-        limits: Sizes at which another way is chosen.
-        shard: Of this part of a problem; None: it is all of it.
-    """
+    """Plan the node types, in the solver's order; partials of reduced types stand first."""
     plans: dict[str, NodePlan] = {}
     first_tile = 0
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):

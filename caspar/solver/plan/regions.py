@@ -28,8 +28,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.layout import array_scalars, object_scalars
 from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
-from caspar.solver.plan.arena import ArenaPlan, ArenaViews
-from caspar.solver.plan.array_key import ArrayKey, Span
+from caspar.solver.plan.arena import ArenaPlan, ArenaViews, ArrayKey, Span
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, num_objects
 from caspar.solver.plan.shard import Shard
@@ -49,10 +48,7 @@ class Demand:
     """The memory that a plan, or the part of one device, needs.
 
     Attributes:
-        arena_bytes: Bytes of the one allocation.
-        on_all_bytes: Those that each of several devices needs, for nodes that remain.
-        outside_bytes: Bytes of indices and tiles, which are there already.
-        num_parts: Devices that share the problem.
+        on_all_bytes: Bytes that each of several devices needs for nodes that remain.
     """
 
     arena_bytes: int
@@ -66,14 +62,7 @@ class Demand:
         return self.on_all_bytes + divided // devices
 
     def num_devices(self, free_bytes: int) -> int | None:
-        """Return on how many devices the problem fits, if each has as much memory as this one.
-
-        Args:
-            free_bytes: Of this one, beside indices and tiles.
-
-        Returns:
-            None: on none.
-        """
+        """On how many devices with as much memory the problem fits; None: on none."""
         capacity = free_bytes + self.outside_bytes
         for devices in range(self.num_parts + 1, MOST_DEVICES + 1):
             outside = self.outside_bytes * self.num_parts // devices
@@ -85,14 +74,7 @@ class Demand:
 def demand_of(
     arena: ArenaPlan[ArrayKey], nodes: Sequence[NodePlan], outside_bytes: int, shard: Shard | None
 ) -> Demand:
-    """Return the memory that a plan needs.
-
-    Args:
-        arena: Its regions.
-        nodes: All node types.
-        outside_bytes: Of indices and tiles.
-        shard: Of the part of a problem that this is; None: it is all of it.
-    """
+    """Return the memory that a plan needs."""
     remaining = {plan.node.name for plan in nodes if not plan.is_eliminated}
     sizes = {key.text: region.num_bytes for key, region in arena.regions.items()}
     on_all = sum(
@@ -127,7 +109,6 @@ def allocated(
 
 
 def _does_not_fit(why: str, backend: Backend, demand: Demand, free: int | None) -> OutOfMemoryError:
-    """An error with what several devices would need."""
     number = None if free is None else demand.num_devices(free)
     error = OutOfMemoryError(
         f"{why} {_needed_by_devices(demand)} {_fitting(demand, free, number, backend)} Or use "
@@ -150,7 +131,6 @@ def _needed_by_devices(demand: Demand) -> str:
 
 
 def _fitting(demand: Demand, free: int | None, number: int | None, backend: Backend) -> str:
-    """Say on how many devices the problem fits."""
     if free is None:
         return ""
     if number is None:
@@ -213,16 +193,7 @@ def reserve_regions(
     *,
     share_jacobians: bool,
 ) -> ArenaPlan[ArrayKey]:
-    """Reserve everything that a solve writes.
-
-    Args:
-        library: Compiled kernels.
-        types: Floating types.
-        factors: In the order of the solver.
-        nodes: Likewise.
-        shard: Of the part of a problem that this is; None: it is all of it.
-        share_jacobians: Whether candidates are in the bytes of the Jacobians.
-    """
+    """Reserve everything that a solve writes."""
     kinds = tuple(one.kind for one in factors), tuple(one.kind for one in nodes)
     key, known = (share_jacobians, *kinds), _LAYOUTS.setdefault(library, {})
     if key not in known:
@@ -240,18 +211,7 @@ def allocate_cleared(
     outside_bytes: int,
     shard: Shard | None,
 ) -> ArenaViews[ArrayKey]:
-    """The arrays of an arena; those that nothing may write before they are summed are zero.
-
-    Args:
-        arena: What is where.
-        backend: Where it is allocated.
-        nodes: All node types.
-        outside_bytes: Of indices and tiles, which are there already.
-        shard: Of the part of a problem that this is; None: it is all of it.
-
-    Raises:
-        OutOfMemoryError: Names needed and available bytes, and what several devices would need.
-    """
+    """The arrays of an arena; those that nothing may write before they are summed are zero."""
     memory = allocated(arena, backend, lambda: demand_of(arena, nodes, outside_bytes, shard))
     # `collect` sums the model's partials with the initial cost, before any retraction; not every
     # factor has a part in the curvature
@@ -377,7 +337,6 @@ class _Regions:
     # -- entries -----------------------------------------------------------------------------------
 
     def _of_nodes(self, lifetime: Lifetime, nodes: Sequence[NodePlan]) -> Entries:
-        """Arrays of node types, one type after the other."""
         parts = [part for part in NodePart if part.lifetime is lifetime]
         return [
             self._entry(plan, part)
@@ -445,7 +404,7 @@ class _Regions:
         return (
             plan.key(part, argument),
             lambda now: scalars * now.factors[name].order.constant_rows[source],
-            dtype,
+            dtype.in_arrays,
         )
 
     def _partial_groups(self) -> list[Entries]:
@@ -511,7 +470,6 @@ def _summed(plan: FactorPlan, part: NodePart) -> Iterable[Argument]:
 
 
 def _jacobian(library: KernelLibrary, types: Types, plan: FactorPlan) -> tuple[int, DType]:
-    """Scalars and type of a factor's Jacobians."""
     stored = plan.form.jacobian.dtype(types)
     dim = library.jacobian_dims[plan.factor.name]
     return array_scalars(dim, stored, plan.count), stored.in_arrays

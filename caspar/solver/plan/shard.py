@@ -62,22 +62,27 @@ def size_of(chosen: ChosenInstances) -> int:
     return int(chosen.shape[0])
 
 
+def as_range(numbers: Array) -> Chosen:
+    """Ascending numbers; a range if they are contiguous."""
+    size = int(numbers.shape[0])
+    if size == 0:
+        return slice(0, 0)
+    first, last = int(numbers[0]), int(numbers[-1])
+    return slice(first, last + 1) if last - first + 1 == size else numbers
+
+
 @dataclass(frozen=True)
 class Shard:
     """One of the parts of a problem.
 
     Attributes:
         rank: Its number. What all devices have alike, the one of rank 0 counts.
-        size: Parts.
         group: Number of the group whose members have the parts, 0 before there is one: no plan
             outlives it.
-        counts: Instances of each node type in the whole problem, by name.
-        instances: The same of each factor.
         most: Instances of each factor that a part has at most, by name.
         added: Instances that add to the nodes of each type that remains, in the part with the most.
         in_order: Eliminated types whose nodes each part has in the order of tiles.
         chosen: By factor which of its instances in the whole problem this part has.
-        nodes: By eliminated type which of its nodes this part has, on the host.
     """
 
     rank: int
@@ -97,13 +102,7 @@ class Shard:
         return self.rank == 0
 
     def numbers(self, factor: str, places: NDArray[Any], to_host: ToHost) -> NDArray[Any]:
-        """The numbers in the whole problem of instances of this part.
-
-        Args:
-            factor: Name of theirs.
-            places: (k,) their numbers in this part.
-            to_host: Brings an array to the host.
-        """
+        """The numbers in the whole problem of (k,) instances of this part."""
         chosen = self.chosen[factor]
         if isinstance(chosen, slice):
             return places + int(chosen.start)

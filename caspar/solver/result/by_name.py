@@ -10,13 +10,7 @@ Value = TypeVar("Value")
 
 
 def unknown_name(name: object, what: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is not there.
-
-    Args:
-        name: What was asked for.
-        what: What it should be, such as `node type`.
-        known: What there is.
-    """
+    """The error for a name that is not there."""
     names = list(known)
     close = difflib.get_close_matches(str(name), names, 1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
@@ -25,25 +19,15 @@ def unknown_name(name: object, what: str, known: Iterable[str]) -> UnknownNameEr
 
 
 class ByName(dict[str, Value]):
-    """A dictionary that says which names there are.
-
-    Args:
-        items: Its items.
-        what: What a name stands for, such as `node type`.
-    """
+    """A dictionary that says which names there are."""
 
     def __init__(self, items: Mapping[str, Value], what: str) -> None:
         super().__init__(items)
         self._what = what
 
     def __missing__(self, name: str) -> Value:
-        """Called for a name that is not there.
-
-        Raises:
-            UnknownNameError: Suggests the nearest name.
-        """
+        """Called for a name that is not there."""
         raise unknown_name(name, self._what, self)
 
     def __reduce__(self) -> tuple[type["ByName[Value]"], tuple[dict[str, Value], str]]:
-        """Return what `pickle` and `copy` make it from."""
         return type(self), (dict(self), self._what)

@@ -10,8 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from caspar.solver.result.in_parts import on_host
-from caspar.solver.result.result import IterationRecord
+from caspar.solver.result.result import IterationRecord, on_host
 
 
 class Recording:
@@ -50,5 +49,4 @@ class Recording:
         return len(self.records)
 
     def __repr__(self) -> str:
-        """Number of steps."""
         return f"Recording({len(self)} accepted steps)"

@@ -21,16 +21,23 @@ from rich.text import Text
 import caspar
 from caspar.errors import MissingPackageError
 from caspar.options import Precision
-from caspar.solver.result.fitted import MOST_FITTED, fields_text
-from caspar.solver.result.in_parts import num_numbers, on_host
 from caspar.solver.result.quantities import (
+    MOST_FITTED,
     bytes_text,
     change_text,
     cost_text,
     count_text,
+    fields_text,
     time_text,
 )
-from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
+from caspar.solver.result.result import (
+    IterationRecord,
+    ProblemSize,
+    SolveResult,
+    SolveStatus,
+    num_numbers,
+    on_host,
+)
 
 WIDTH = 100
 """Columns of the text form, where the terminal is not narrower."""
@@ -49,19 +56,11 @@ _COLUMNS = ("iteration", "cost", "decrease", "damping", "gain", "linear", "time"
 _STEP = len(_COLUMNS) - 1
 
 # Characters that every encoding has, so that printing a result can never fail.
-LINE_UNDER_HEAD = box.Box(
-    "    \n    \n -- \n    \n    \n    \n    \n    \n",
-    ascii=True,
-)
+LINE_UNDER_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
 def text_report(result: SolveResult, width: int | None = None) -> str:
-    """The report as plain text, in ASCII, without colour codes.
-
-    Args:
-        result: What to report on.
-        width: Columns; None: as many as the terminal has, at most `WIDTH`.
-    """
+    """The report as plain text, in ASCII, without colour codes."""
     columns = min(shutil.get_terminal_size((WIDTH, 0)).columns, WIDTH) if width is None else width
     text = io.StringIO()
     console = Console(file=text, width=columns, color_system=None, force_terminal=False)
@@ -89,7 +88,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
     digits = _cost_digits(result)
     initial, final = cost_text(result.initial_cost, digits), cost_text(result.final_cost, digits)
     change = change_text(result.initial_cost, result.final_cost)
-    problem = result.problem
+    problem, known = result.problem, result.standard_errors
     return [
         ("status", f"{result.status.name}: {result.status.value}"),
         ("cost", f"{initial} -> {final}" + (f" ({change})" if change else "")),
@@ -100,7 +99,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         *_constraint_facts(result),
         ("residuals", f"{problem.num_residuals:,}: {_residuals_text(problem)}"),
         *(("fitted", text) for text in fitted_texts(result)),
-        *_errors_facts(result),
+        *([] if known is None else [("uncertainty", known.meaning)]),
         ("iterations", _iterations_text(result)),
         *(("remark", remark) for remark in result.remarks),
         (
@@ -191,10 +190,7 @@ def _bound_text(result: SolveResult, name: str, row: int, column: int) -> str:
 
 
 def fitted_texts(result: SolveResult) -> list[str]:
-    """The values of a small problem by the names of fields, with standard errors if known.
-
-    Nothing of a problem that has more than `MOST_FITTED` numbers.
-    """
+    """Values of a problem of at most `MOST_FITTED` numbers by fields, with known errors."""
     if sum(map(num_numbers, result.values.values())) > MOST_FITTED:
         return []
     texts, known = [], result.standard_errors
@@ -208,12 +204,6 @@ def fitted_texts(result: SolveResult) -> list[str]:
             own = None if errors is None else errors[number].tolist()
             texts.append(f"{owner}: {fields_text(row.tolist(), own, storage, tangent)}")
     return texts
-
-
-def _errors_facts(result: SolveResult) -> list[tuple[str, str]]:
-    """Return what standard errors refer to."""
-    known = result.standard_errors
-    return [] if known is None else [("uncertainty", known.meaning)]
 
 
 def iteration_rows(result: SolveResult) -> list[tuple[str, ...]]:

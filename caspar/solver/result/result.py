@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,41 +14,42 @@ from numpy.typing import NDArray
 import caspar
 from caspar.errors import InputError
 from caspar.solver.result.by_name import ByName, unknown_name
-from caspar.solver.result.fitted import StandardErrors
-from caspar.solver.result.in_parts import parts_of
-from caspar.solver.result.quantities import cost_text, time_text
+from caspar.solver.result.quantities import StandardErrors, cost_text, time_text
 
 
-class Evaluated(Protocol):
-    """Costs, residuals and weights at some values: see `caspar.Evaluation`."""
+def parts_of(values: Any) -> list[Any]:
+    """The parts of values of a node type; of a whole array that alone."""
+    return values if isinstance(values, list) else [values]
 
-    @property
-    def cost(self) -> float:
-        """Cost of all factors."""
 
-    def residuals(self, factor: str) -> NDArray[np.float64]:
-        """(m, residual_dim) of a factor."""
+def num_numbers(values: Any) -> int:
+    """Return how many numbers there are in all parts."""
+    return sum(math.prod(map(int, part.shape)) for part in parts_of(values))
 
-    def weights(self, factor: str) -> NDArray[np.float64]:
-        """(m,) of a factor."""
+
+def array_on_host(array: Any) -> NDArray[Any]:
+    """An array or tensor of any device, or what NumPy reads, as a NumPy array."""
+    if hasattr(array, "detach"):  # a tensor
+        array = array.detach().cpu()
+    elif hasattr(array, "to_rows"):
+        array = array.to_rows()
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def on_host(values: Any) -> NDArray[Any]:
+    """Values of a node type of a result, also in parts, as one NumPy array."""
+    found = [array_on_host(part) for part in parts_of(values)]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 class ValuesReader:
-    """Reads the values of a solve that goes on, until it is closed.
-
-    Args:
-        read: Copies the values by node type.
-    """
+    """Reads the values of a solve that goes on, until it is closed."""
 
     def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
         self._read: Callable[[], Mapping[str, Any]] | None = read
 
     def __call__(self) -> Mapping[str, Any]:
-        """The values.
-
-        Raises:
-            InputError: The solve has gone on.
-        """
+        """The values."""
         if self._read is None:
             raise InputError(
                 "the values of an iteration can be read only while on_iteration is called with "
@@ -184,7 +185,6 @@ class IterationRecord:
         return self.reader()
 
     def __str__(self) -> str:
-        """All of it in one line."""
         gain = "" if math.isnan(self.gain_ratio) else f", gain {self.gain_ratio:.2f}"
         verdict = "accepted" if self.step_accepted else f"rejected: {self.reason}"
         return (
@@ -218,7 +218,6 @@ class ProblemSize:
     bounded: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Let mappings suggest names."""
         for name, what in _NAMES_OF_SIZE.items():
             object.__setattr__(self, name, ByName(getattr(self, name), what))
 
@@ -236,16 +235,7 @@ _NAMES_OF_SIZE = {
 def values_by_field(
     values: Mapping[str, Any], fields: Mapping[str, Mapping[str, range]], name: str
 ) -> dict[str, Any]:
-    """Parts of the values of a node type by the names of its fields.
-
-    Args:
-        values: By node type, arrays whose last axis is an instance's numbers, or lists of these.
-        fields: By node type that is a dataclass, the numbers of each field.
-        name: Of the node type.
-
-    Raises:
-        InputError: There is no such node type, or it is no dataclass.
-    """
+    """Parts of the values of a node type, on the last axis, by the names of its fields."""
     if name not in values:
         raise unknown_name(name, "node type", values)
     places = fields.get(name, {})
@@ -383,7 +373,6 @@ class SolveResult:
     standard_errors: StandardErrors | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Let mappings suggest names."""
         for name, what in NAMES_OF_RESULT.items():
             object.__setattr__(self, name, ByName(getattr(self, name), what))
 
@@ -443,14 +432,14 @@ class SolveResult:
         return self._evaluation.weights(factor)
 
     @cached_property
-    def _evaluation(self) -> Evaluated:
+    def _evaluation(self) -> "caspar.Evaluation":
         if self.given is None:
             raise InputError(
                 "this result is a copy or comes from a pickle, which does not hold the arrays: use "
                 "Solver.evaluate({**arrays, **result.values})"
             )
         arrays = self.given.arrays.with_values(self.values)
-        found: Evaluated = self.given.evaluate(arrays)
+        found: caspar.Evaluation = self.given.evaluate(arrays)
         return found
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""The arrays of a solve, for all that is asked of its result later.
+"""The results of a solver, and the arrays of their solves, for all that is asked of them later.
 
 Input: what the user passed. Output: the same, as long as nobody has written to it: residuals,
 covariances, gradients and views read these arrays again. Cost tier: once for a solve, and for each
 question.
-
-Also here: numbers that tell whether users' arrays have been written to.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from caspar.runtime.arrays import HOST, location, reading, to_numpy
 from caspar.runtime.backend import Backend
 from caspar.solver.input.array_reader import Blocked, PreparedIndex
 from caspar.solver.input.constraints import Constraints
+from caspar.solver.result.result import SolveResult
 
 WHOLE_BYTES, PAGE_BYTES = 16 << 20, 4096
 """Bytes of the largest array of the host that is read whole; of a larger one as many are read, in
@@ -32,16 +34,7 @@ Fingerprints = Mapping[tuple[Names, ...], object]
 
 
 def fingerprints_of(given: Any, backends: Sequence[Backend], names: Names = ()) -> Fingerprints:
-    """Fingerprints of arrays that a solve has read.
-
-    Args:
-        given: A mapping of arrays and further mappings; numbers, lists and None count as arrays.
-        backends: Those on whose devices arrays may live.
-        names: The names that lead to it.
-
-    Raises:
-        InputError: An array can no longer be read, for example because it has been deleted.
-    """
+    """Fingerprints of arrays that a solve has read."""
     leaves: list[tuple[Names, Any]] = []
     _collect(given, names, leaves)
     found: dict[tuple[Names, ...], object] = {}
@@ -123,13 +116,6 @@ class SolvedArrays:
     """The input of a solve; a result reaches it only through this class.
 
     Arrays are not copied, so every method compares them with what they were during the solve.
-
-    Args:
-        arrays: As the user passed them to the solve, which has read them.
-        constraints: Likewise.
-        backends: Those on whose devices arrays may live.
-        problem: The `Problem` that was read from them, which may share their memory; None: this
-            process has only a part.
     """
 
     def __init__(
@@ -159,34 +145,19 @@ class SolvedArrays:
         self._values_before = self._fingerprints(values)
 
     def with_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays with the values after the solve.
-
-        Args:
-            values: Those of the result.
-
-        Raises:
-            InputError: Names an array that has been written to since.
-        """
+        """The arrays with the values after the solve."""
         self._compare("factor ", self._arguments_before, self._arguments)
         self._compare("result.values, ", self._values_before, values)
         return {**self._arrays, **values}
 
     def at_start(self) -> dict[str, Any]:
-        """The arrays with the start values.
-
-        Raises:
-            InputError: Names an array that has been written to since.
-        """
+        """The arrays with the start values."""
         self._compare("factor ", self._arguments_before, self._arguments)
         self._compare("start values of ", self._starts_before, self._starts)
         return dict(self._arrays)
 
     def problem_with(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The problem that was read, with start values, and the arrays as by `with_values`.
-
-        Raises:
-            InputError: Names an array that has been written to since.
-        """
+        """The problem that was read, with start values, and the arrays as by `with_values`."""
         self._compare("", self._constraints_before, vars(self._constraints))
         return self._problem, self.with_values(values)
 
@@ -202,11 +173,7 @@ class SolvedArrays:
 
     @property
     def constraints(self) -> Constraints:
-        """Constraints of the solve: held parts and bounds.
-
-        Raises:
-            InputError: Names an array that has been written to since.
-        """
+        """Constraints of the solve: held parts and bounds."""
         self._compare("", self._constraints_before, vars(self._constraints))
         return self._constraints
 
@@ -231,3 +198,69 @@ def _without_later_entries(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     return {name: _without_later_entries(part) for name, part in given.items()}
+
+
+__all__ = ["Given", "SolvedArrays"]
+"""`SolvedArrays` too: whoever makes a `Given` needs both."""
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The input of a solve.
+
+    Attributes:
+        arrays: Start values, arguments and constraints, unless they have been written to since.
+    """
+
+    factors: tuple[Any, ...]
+    arrays: SolvedArrays
+    evaluate: Callable[[Mapping[str, Any]], Any]
+
+
+Solved = SolveResult | Mapping[str, Any]
+"""A result or arrays, of which a covariance is computed."""
+
+
+class SolvedResults:
+    """The results of a solver that are still in use."""
+
+    def __init__(self) -> None:
+        self._results: WeakSet[SolveResult] = WeakSet()
+        self._lock = Lock()
+
+    def kept(self, result: SolveResult) -> SolveResult:
+        """The result, which is known from then on."""
+        with self._lock:
+            self._results.add(result)
+        return result
+
+    def origin(
+        self, given: Any, constraints: Constraints
+    ) -> tuple[Mapping[str, Any], Constraints, SolveResult | None]:
+        """Arrays with solved values, what restricts them, and the result that has these values."""
+        if not isinstance(given, SolveResult):
+            return given, constraints, self._with_values(given)
+        with self._lock:
+            is_own = given in self._results
+        if not is_own or given.given is None:
+            raise InputError(
+                "covariance: this result is of another solver, or a copy, which does not hold the "
+                "arrays that were solved: pass {**arrays, **result.values}, and the fixed and "
+                "bounds of the solve"
+            )
+        arrays, solved = given.given.arrays, given.given.arrays.constraints
+        fixed = solved.fixed if constraints.fixed is None else constraints.fixed
+        bounds = solved.bounds if constraints.bounds is None else constraints.bounds
+        return arrays.with_values(given.values), Constraints(fixed, bounds), given
+
+    def _with_values(self, arrays: Any) -> SolveResult | None:
+        """The result whose values stand in the arrays themselves, no copies of them."""
+        if not isinstance(arrays, Mapping):
+            return None
+        with self._lock:
+            results = list(self._results)
+        for result in results:
+            values = result.values
+            if values and all(arrays.get(name) is rows for name, rows in values.items()):
+                return result
+        return None

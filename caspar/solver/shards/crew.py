@@ -13,19 +13,75 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from caspar.errors import UnsuitedError
+from caspar.frontend.factors.trace import TracedFactor
 from caspar.memory.array import Array
 from caspar.progress import hide
 from caspar.runtime.backend import Backend
+from caspar.solver.active import Active
 from caspar.solver.input.problem import Problem
 from caspar.solver.lm import interrupts
 from caspar.solver.lm.interrupts import Callback
 from caspar.solver.lm.normal_equations import NormalEquations
-from caspar.solver.result.result import IterationRecord, ValuesReader
-from caspar.solver.shards.share import Reading
+from caspar.solver.plan.shard import Shard
+from caspar.solver.result.result import IterationRecord, ProblemSize, ValuesReader
 from caspar.solver.solver_kernels import SolverKernels
 
 if TYPE_CHECKING:
-    from caspar.solver.shards.team import Team
+    from caspar.solver.shards.devices import Team
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The arrays of a solve, checked.
+
+    Attributes:
+        own: What this process has of the factors that take part; None: nothing.
+        whole: The whole problem; of several processes all nodes, with outlines of the factors.
+        sizes: Instances of the factors that take part, by rank of several processes.
+        is_spread: Whether each of several processes has passed a part of the factors.
+    """
+
+    own: Problem | None
+    whole: Problem
+    active: Active
+    sizes: tuple[Mapping[str, int], ...]
+    is_spread: bool = False
+
+    @property
+    def instances(self) -> dict[str, int]:
+        """Instances of each factor in the whole problem."""
+        return {name: sum(sizes[name] for sizes in self.sizes) for name in self.sizes[0]}
+
+    def size(self, factors: tuple[TracedFactor, ...]) -> ProblemSize:
+        """Counts of what takes part, beside those of all factors."""
+        problem, recipe = self.whole, self.active.recipe
+        counts = {one.name: problem.factors[one.name].num_counted for one in factors}
+        rows = sum(len(factor.residual) * counts[factor.name] for factor in recipe.factors)
+        nodes = {node.name: problem.counts[node.name] for node in recipe.nodes}
+        unknowns = sum(node.tangent_dim * nodes[node.name] for node in recipe.nodes)
+        unknowns -= sum(problem.num_held(nodes).values())
+        held = problem.num_held([*nodes, *self.active.held])
+        left_out = {name: problem.factors[name].count - count for name, count in counts.items()}
+        left_out = {name: count for name, count in left_out.items() if count > 0}
+        bounded = {name: limits.num_bounded for name, limits in problem.bounds.items()}
+        return ProblemSize(nodes, counts, rows, unknowns, held, left_out, bounded)
+
+
+@dataclass
+class Share:
+    """The parts of a problem on the devices of this process.
+
+    Attributes:
+        problems: By device here its part. Whoever pops one holds its last reference.
+        shards: By device here its facts on the whole; empty: the first device of all has
+            everything.
+    """
+
+    problems: dict[int, Problem]
+    shards: tuple[Shard, ...]
+    active: tuple[int, ...]
+    remarks: tuple[str, ...]
+
 
 Result = TypeVar("Result")
 
@@ -44,8 +100,6 @@ class Crew:
     """The devices of this process that work on a problem.
 
     Attributes:
-        reading: The problem.
-        kernels: Of the first device here.
         systems: By device the system of its part; None: it has no part.
         team: Their threads; None: one device works alone, in the user's thread.
     """
@@ -71,12 +125,7 @@ class Crew:
         work: Callable[[NormalEquations], Result],
         tell: Callable[[Result], Any] = lambda result: result,
     ) -> Result:
-        """Run a function on all devices; what the first one of all returns.
-
-        Args:
-            work: Called with each system.
-            tell: Makes of what it returns what other processes get, which must be pickled.
-        """
+        """Run a function on all devices; `tell` makes what other processes get of the result."""
         if self.team is None:
             assert self.systems[0] is not None
             return work(self.systems[0])
@@ -90,11 +139,7 @@ class Crew:
 
     @property
     def only(self) -> NormalEquations:
-        """The system, if one device has all of the problem.
-
-        Raises:
-            UnsuitedError: Several devices have parts of it.
-        """
+        """The system, if one device has all of the problem."""
         system = self.systems[0]
         if self.team is not None or system is None:
             raise UnsuitedError(
@@ -104,29 +149,18 @@ class Crew:
         return system
 
     def values(self, system: NormalEquations, *, copied: bool = False) -> Mapping[str, Array]:
-        """The current values of all nodes for the first device; all devices call it.
-
-        Args:
-            system: Of the calling device.
-            copied: Whether the solve goes on.
-        """
+        """The current values of all nodes for the first device; all devices call it."""
         rows = system.copied_values() if copied else system.values()
         if self.team is None:
             return rows
-        from caspar.solver.shards.gathering import gathered
+        from caspar.solver.shards.split import gathered
 
         return gathered(system, rows, self.problem.values)
 
     def callback(
         self, system: NormalEquations, on_iteration: Callback | None, backend: Backend
     ) -> Callback | None:
-        """Return the function that `minimize` calls on a device after each iteration.
-
-        Args:
-            system: Of the device.
-            on_iteration: The user's, who may read the values of its records.
-            backend: The first device.
-        """
+        """Return the function that `minimize` calls on a device after each iteration."""
         asked = None if on_iteration is None else _Asked(self, system, on_iteration, backend)
         if self.team is None:
             return asked
@@ -143,7 +177,6 @@ class _Asked:
     backend: Backend
 
     def __call__(self, record: IterationRecord) -> object:
-        """Ask the user."""
         reader = ValuesReader(self._values)
         hide()
         try:
@@ -174,11 +207,7 @@ class _Decisions:
     asked: _Asked | None
 
     def __call__(self, record: IterationRecord) -> bool:
-        """Return whether all stop.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C ends the solve.
-        """
+        """Return whether all stop."""
         communicator = self.system.communicator
         told = communicator.broadcast(self._decided(record) if communicator.is_first else None)
         while told is Told.VALUES:

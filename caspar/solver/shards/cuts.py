@@ -25,7 +25,7 @@ from caspar.runtime.backend import Backend
 from caspar.solver.input.parted_array import PartedArray, on_host, placed
 from caspar.solver.input.problem import Problem
 from caspar.solver.plan.factor_order import tile_partner
-from caspar.solver.plan.shard import Chosen
+from caspar.solver.plan.shard import Chosen, as_range
 
 TILE_SIZE = 256
 """Size of the tiles that give the order; other sizes give nearly the same order."""
@@ -52,7 +52,6 @@ class Cut:
         owner: (nodes,) the part of each node, on the host; None: they are ranges.
         crowded: By type of partners how many times as many of its instances a partner has on the
             device with most of them as if these were spread evenly; where that is known.
-        remark: What users should know; or nothing.
     """
 
     nodes: tuple[Chosen, ...]
@@ -61,13 +60,7 @@ class Cut:
     remark: str = ""
 
     def within(self, index: Array, number: int, backend: Backend) -> Chosen:
-        """Return the entries of an index that name nodes of a part; a range if contiguous.
-
-        Args:
-            index: On the host or the backend's device.
-            number: Number of the part.
-            backend: Where the numbers will be.
-        """
+        """Return the entries of an index that name nodes of a part; a range if contiguous."""
         owner = None if self.owner is None else backend.upload(self.owner)
         count = int(index.shape[0])
         dtype = np.dtype(np.int32 if count < MOST_ITEMS else np.int64)
@@ -75,12 +68,7 @@ class Cut:
         for start in range(0, count, PIECE):
             is_own = self._is_own(backend.upload(index[start : start + PIECE]), owner, number)
             found.append(is_own.nonzero()[0].astype(dtype) + dtype.type(start))
-        entries = backend.xp.concatenate(found)
-        size = int(entries.shape[0])
-        if size == 0:
-            return slice(0, 0)
-        first, last = int(entries[0]), int(entries[-1])
-        return slice(first, last + 1) if last - first + 1 == size else entries
+        return as_range(backend.xp.concatenate(found))
 
     def _is_own(self, index: Array, owner: Array | None, number: int) -> Array:
         nodes = self.nodes[number]
@@ -97,8 +85,6 @@ class _Touching:
     Attributes:
         node: (n,) eliminated node of each instance.
         partner: (n,) partner of each.
-        type_name: Name of the partners' type.
-        num_partners: Partners.
         num_bytes: Of arrays of the type's factors on the device, of which parts have copies if they
             are not ranges.
     """
@@ -119,16 +105,10 @@ def cut_type(
     backend: Backend,
     make_room: Callable[[], None] = lambda: None,
 ) -> Cut:
-    """Divide the nodes of an eliminated type.
+    """Divide the nodes of an eliminated type; as they are given, if in as many parts as devices.
 
-    Args:
-        problem: The problem.
-        factors: Its factors.
-        form: How their kernels are made.
-        name: Of the type. If it is given in as many parts as there are devices, these are kept.
-        num_parts: Devices.
-        backend: Where the arrays are, unless they are on the host; where nodes are ordered.
-        make_room: Gives back memory of devices that is kept for another solve.
+    Arrays that are not on the host are on `backend`, which orders nodes. `make_room`: Gives back
+    memory of devices that is kept for another solve.
     """
     values = problem.values[name]
     if isinstance(values, PartedArray) and len(values.parts) == num_parts:
@@ -162,13 +142,7 @@ def _bincount(backend: Backend, index: Array, count: int) -> NDArray[np.int64]:
 
 
 def _ends(before: Array, num_parts: int, backend: Backend) -> NDArray[np.int64]:
-    """(num_parts + 1,) where parts of nodes begin and end, of about as many instances.
-
-    Args:
-        before: (nodes,) instances of each node and all before it.
-        num_parts: Parts.
-        backend: Where that is.
-    """
+    """(num_parts + 1,) ends of parts of about as many instances, by the (nodes,) sums `before`."""
     count, total = int(before.shape[0]), int(before[-1])
     goals = total * np.arange(1, num_parts) / num_parts
     ends = backend.to_host(backend.xp.searchsorted(before, backend.upload(goals))) + 1
@@ -233,17 +207,15 @@ def _best(
     if _lacks(backend, needed):
         # what decides is not what an earlier solve has left
         make_room()
-    try:
-        ordered = (
-            None if _lacks(backend, needed) else _in_order(touching, sizes, num_parts, backend)
-        )
-    except MemoryError:
-        backend.trim()
-        ordered = None
+    ordered = None
     if not _lacks(backend, needed):
-        # a device that tells nothing of its memory may lack it all the same
-        with suppress(MemoryError):
+        try:
             ordered = _in_order(touching, sizes, num_parts, backend)
+        except MemoryError:
+            # a device that tells nothing of its memory may lack it all the same
+            backend.trim()
+            with suppress(MemoryError):
+                ordered = _in_order(touching, sizes, num_parts, backend)
     if ordered is None:
         remark = (
             f"Nodes of {name} were divided by their numbers: the first device lacks memory to "
@@ -259,7 +231,6 @@ def _best(
 
 
 def _lacks(backend: Backend, needed: int) -> bool:
-    """Return whether a device is known to have less memory left."""
     free = backend.free_bytes
     return free is not None and needed > free
 

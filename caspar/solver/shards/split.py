@@ -1,19 +1,18 @@
-"""A problem in parts, one for each device.
+"""A problem in parts, one for each device, and values brought together from them.
 
 Nodes of an eliminated type are divided (`shards.cuts`), and instances of factors go with them.
 Instances of other factors are cut evenly. Nodes that remain, and constants that are not one for
-each instance, are in every part.
-
-Input: a checked problem, and how its kernels are made. Output: parts; a device without instances
-has none. Cost: a pass over the indices of eliminated nodes, and copies of what is one for each
-instance, unless it stands in the order of the parts. Once for a solve.
+each instance, are in every part; a device without instances has none. Cost: a pass over the indices
+of eliminated nodes, and copies of what is one for each instance, unless it stands in the order of
+the parts. Once for a solve.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,9 +22,10 @@ from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
 from caspar.memory.array import Array, PickedRows
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
-from caspar.solver.input.bounds import NodeBounds
+from caspar.solver.input.constraints import NodeBounds
 from caspar.solver.input.parted_array import PartedArray, on_host, pieces_of
-from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem, sources_by_instance
+from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.plan.shard import Chosen, ChosenInstances, ChosenParts, Shard, size_of
 from caspar.solver.shards.cuts import Cut, cut_type
 
@@ -36,7 +36,6 @@ class Part:
 
     Attributes:
         problem: With arrays where the whole problem's are, or on the part's device.
-        shard: Its facts on the whole.
         remarks: On how nodes were divided; the same for all parts.
     """
 
@@ -54,15 +53,11 @@ def split_problem(
     to_devices: bool = True,
     make_room: Callable[[], None] = lambda: None,
 ) -> list[Part]:
-    """Cut a problem into parts.
+    """Cut a problem, with arrays on the first device or on the host, into a part for each member.
 
-    Args:
-        problem: The problem, with arrays on the first device or on the host.
-        factors: Its factors.
-        form: How their kernels are made.
-        members: The device of each part, of which those without instances are left out.
-        to_devices: Whether each device picks indices of the host by itself; else the host does.
-        make_room: Gives back memory of devices that is kept for another solve.
+    Parts without instances are left out. `to_devices`: Whether each device picks indices of the
+    host by itself; else the host does. `make_room`: Gives back memory that is kept for another
+    solve.
     """
     first, num_parts = members[0], len(members)
     cuts = {
@@ -86,7 +81,7 @@ def split_problem(
         with worker.scope():
             part = make_part(problem, factors, shard, form, worker, to_device=is_spread)
             worker.synchronize()
-        return replace(part, remarks=tuple(cut.remark for cut in cuts.values() if cut.remark))
+        return Part(part, shard, tuple(cut.remark for cut in cuts.values() if cut.remark))
 
     with ThreadPoolExecutor(len({id(worker) for worker in workers})) as threads:
         chosen = [*threads.map(chosen_of, range(num_parts))]
@@ -129,7 +124,6 @@ def _chosen(
     number: int,
     workers: Sequence[Member],
 ) -> ChosenInstances:
-    """Return the instances of a factor that a part has."""
     arrays, backend = problem.factors[factor.name], workers[number]
     if form.eliminated is None:
         return _evenly(arrays, number, len(workers))
@@ -192,21 +186,11 @@ def make_part(
     backend: Backend,
     *,
     to_device: bool = False,
-) -> Part:
-    """A part, by what it has of each factor and eliminated type.
-
-    Args:
-        problem: The whole, or what one process has of it.
-        factors: Its factors.
-        shard: Its instances and nodes.
-        form: How kernels are made.
-        backend: Where the arrays are, unless they are on the host.
-        to_device: Whether picked indices of the host go there.
-    """
-    everything, nodes = slice(None), shard.nodes
+) -> Problem:
+    """The problem of a part, by what it has of each factor and eliminated type."""
 
     def own(name: str, rows: Any) -> Any:
-        return _picked(rows, nodes.get(name, everything), backend)
+        return _picked(rows, shard.nodes.get(name, slice(None)), backend)
 
     bounds = {
         name: NodeBounds(
@@ -218,34 +202,24 @@ def make_part(
         )
         for name, limits in problem.bounds.items()
     }
-    part = Problem(
+    return Problem(
         values={name: own(name, rows) for name, rows in problem.values.items()},
         given={},
         dtypes=problem.dtypes,
         factors={
-            factor.name: _instances(
-                factor,
-                problem.factors[factor.name],
-                shard.chosen[factor.name],
-                nodes,
-                form.factors[factor.name],
-                backend,
-                to_device=to_device,
-            )
+            factor.name: _instances(factor, problem, shard, form, backend, to_device=to_device)
             for factor in factors
         },
         free={name: own(name, rows) for name, rows in problem.free.items()},
         bounds=bounds,
     )
-    return Part(part, shard)
 
 
 def _instances(
     factor: TracedFactor,
-    arrays: FactorArrays,
-    chosen: ChosenInstances,
-    chosen_nodes: Mapping[str, Chosen],
-    form: FactorForm,
+    problem: Problem,
+    shard: Shard,
+    form: SolverForm,
     backend: Backend,
     *,
     to_device: bool,
@@ -254,6 +228,7 @@ def _instances(
 
     Rows of the host are copied when a device takes them.
     """
+    arrays, chosen = problem.factors[factor.name], shard.chosen[factor.name]
 
     def picked_of(index: Array) -> Array:
         if to_device and isinstance(index, np.ndarray) and isinstance(chosen, np.ndarray):
@@ -267,20 +242,20 @@ def _instances(
             nodes[argument.name] = None
             continue
         picked = picked_of(index)
-        if argument is form.eliminated:
-            own = chosen_nodes[argument.node_type.name]
+        if argument is form.factors[factor.name].eliminated:
+            own = shard.nodes[argument.node_type.name]
             if isinstance(picked, PartedArray):
                 picked = picked.map(partial(_numbered, nodes=own, backend=backend))
             else:
                 picked = _numbered(picked, own, backend)
         nodes[argument.name] = picked
-    sequential = {one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL}
+    each = sources_by_instance(factor, arrays)
     constants = {}
     for source, constant in arrays.constants.items():
         rows, index = constant.rows, constant.index
         if index is not None:
             index = picked_of(index)
-        elif source in sequential or source in arrays.by_instance:
+        elif source in each:
             if isinstance(rows, np.ndarray) and isinstance(chosen, np.ndarray):
                 rows = PickedRows(np.ascontiguousarray(rows), chosen)
             else:
@@ -310,7 +285,6 @@ def _on_device(rows: PickedRows, backend: Backend) -> Array:
 
 
 def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
-    """The chosen rows of an array, where it is."""
     if isinstance(array, PartedArray):
         if isinstance(chosen, ChosenParts):
             return array.pick(chosen.pieces)
@@ -323,3 +297,100 @@ def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
         return array.take(backend.upload(chosen), axis=0)
     # of what is not contiguous `take` would copy all first
     return array.take(chosen, axis=0) if array.flags.c_contiguous else array[chosen]
+
+
+def gathered(
+    system: NormalEquations, rows: Mapping[str, Array], starts: Mapping[str, Array]
+) -> Mapping[str, Array]:
+    """Values of all nodes, on the first device; nothing on the others, which call this too."""
+    communicator, shard = system.communicator, system.plan.shard
+    if shard is None or communicator.group is None:
+        return rows
+    member = cast(Member, system.plan.library.backend)
+    own: dict[str, Any] = {name: rows[name] for name in shard.nodes}
+    if not (communicator.group.shares_memory or communicator.is_first):
+        own = {name: member.to_host(end) for name, end in own.items()}
+    ends = communicator.collect((shard.nodes, own))
+    if not communicator.is_first:
+        return {}
+    moved = {}
+    for name, end in rows.items():
+        of_type = [(nodes[name], found[name]) for nodes, found in ends if name in nodes]
+        start = starts[name]
+        if isinstance(start, PartedArray):
+            moved[name] = in_parts(start, of_type or [(slice(None), end)])
+        else:
+            moved[name] = _whole(start, of_type, member) if len(of_type) > 0 else end
+    member.synchronize()
+    return moved
+
+
+def _whole(start: Array, ends: Sequence[tuple[Chosen, Array]], member: Member) -> Array:
+    """Values of an eliminated type; nodes that no device has were touched by no factor."""
+    whole = member.xp.array(member.upload(start))
+    member.synchronize()
+    for place, rows in ends:
+        # of another process they are on the host
+        end = member.upload(rows) if isinstance(rows, np.ndarray) else rows
+        if not isinstance(place, slice):
+            whole[member.upload(place)] = member.bring(end)
+        elif place.stop > place.start:
+            member.receive(whole[place], end)
+    return whole
+
+
+def last_values(
+    system: NormalEquations, starts: Mapping[str, Array], member: Member
+) -> dict[str, Any] | None:
+    """Values of the last accepted step, as far as a device has them, on the host."""
+    shard = system.plan.shard
+    try:
+        with member.scope():
+            found = {name: member.to_host(rows) for name, rows in system.values().items()}
+            whole = {}
+            for name, given in starts.items():
+                rows = np.array(given if isinstance(given, np.ndarray) else member.to_host(given))
+                if name in found:
+                    nodes = slice(None) if shard is None else shard.nodes.get(name, slice(None))
+                    rows[nodes] = found[name]
+                whole[name] = rows
+    except Exception:
+        # a device that has failed has none
+        return None
+    return whole
+
+
+def in_parts(start: PartedArray, ends: Sequence[tuple[Chosen, Array]]) -> PartedArray:
+    """Values after a solve in the parts in which start values were given, each where that is."""
+    parts = []
+    for (first, last), part, member in zip(
+        pairwise(start.offsets), start.parts, start.members, strict=True
+    ):
+        pieces = []
+        for nodes, rows in ends:
+            assert isinstance(nodes, slice)
+            begin, _, _ = nodes.indices(start.shape[0])
+            low, high = max(begin, first), min(begin + int(rows.shape[0]), last)
+            if low < high:
+                pieces.append((low - first, rows[low - begin : high - begin]))
+        with member.scope():
+            parts.append(_part(part, pieces, member))
+            member.synchronize()
+    return PartedArray(tuple(parts), start.members)
+
+
+def _part(start: Array, pieces: Sequence[tuple[int, Array]], member: Member) -> Array:
+    """One part: pieces by their first rows; the rest was touched by no factor."""
+    is_host = isinstance(start, np.ndarray)
+    if len(pieces) == 1 and int(pieces[0][1].shape[0]) == int(start.shape[0]):
+        rows = pieces[0][1]
+        return member.to_host(rows) if is_host else member.bring(rows)
+    whole = (np if is_host else member.xp).array(start)
+    member.synchronize()
+    for first, rows in pieces:
+        place = whole[first : first + int(rows.shape[0])]
+        if is_host:
+            place[...] = member.to_host(rows)
+        else:
+            member.receive(place, rows)
+    return whole

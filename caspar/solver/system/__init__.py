@@ -1,4 +1,4 @@
 """Launches: kernels bound to the plan's memory, in the order of an iteration.
 
-`launches` binds, `phases` puts in order. When something runs is decided in `iterate`.
+`launches` binds, `phases` puts in order. When something runs is decided in `lm`.
 """

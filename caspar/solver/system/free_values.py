@@ -18,26 +18,17 @@ from caspar.equations.parts import NodePart
 from caspar.frontend.symbolic.field_types import storage_fields, storage_positions
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.memory.layout import chunk_views
+from caspar.memory.layout import chunk_views, padded_chunks
 from caspar.runtime.group.member import Communicator
 from caspar.solver.plan.plan import NodePlan, Plan
-from caspar.solver.system.candidates import copy_nodes, write_moved_nodes
 
 
 class Values(Protocol):
-    """A system with values: that of a problem, or of one device's part."""
+    """A system with values, of a problem or of one device's part; candidates are overwritten."""
 
-    @property
-    def plan(self) -> Plan:
-        """The plan, whose nodes have the values. Candidates are overwritten."""
-
-    @property
-    def starts(self) -> Mapping[str, Array]:
-        """Return (n, storage_dim) start values by node type, on host or device."""
-
-    @property
-    def communicator(self) -> Communicator:
-        """The other devices of the problem."""
+    plan: Plan
+    starts: Mapping[str, Array]
+    communicator: Communicator
 
     def candidate_cost(self) -> float:
         """The cost of the candidates of all devices, which all ask for it at the same time."""
@@ -82,17 +73,7 @@ class Suspect:
     """The largest number of a kind.
 
     Attributes:
-        node: Name of its node type.
-        is_everywhere: Whether all devices have that type's nodes.
-        chunk: Chunk of the blocked array.
-        column: Within the chunk.
-        row: The node, in the plan's order.
         number: The node, in the order of the whole problem's arrays.
-        place: The number in words.
-        start: What it was.
-        value: What it has become.
-        growth: Over the largest start value of its kind.
-        device: Which one has it.
     """
 
     node: str
@@ -115,13 +96,7 @@ class Suspect:
 
 
 def remarks_on_free_values(system: Values, cost: float, first_cost: float) -> tuple[str, ...]:
-    """Sentences on both.
-
-    Args:
-        system: Has the values.
-        cost: Of the values.
-        first_cost: Of the start values.
-    """
+    """Sentences on both."""
     found = (_on_runaways(system, cost), _on_common_motion(system, cost, first_cost))
     return tuple(remark for remark in found if remark != "")
 
@@ -182,7 +157,6 @@ def _on_common_motion(system: Values, cost: float, first_cost: float) -> str:
 
 
 def _joined(found: Sequence[Largest]) -> Largest:
-    """The largest of all devices."""
     joined: dict[str, NDArray[np.float64]] = {}
     for one in found:
         for name, largest in one.items():
@@ -204,10 +178,8 @@ def _has_no_influence(system: Values, suspect: Suspect, cost: float) -> bool:
 def _largest_starts(system: Values, most_rows: int | None) -> Largest:
     """Return the largest numbers of a system's start values.
 
-    Args:
-        system: It.
-        most_rows: Of each node type, evenly spaced; what is 0 in all of them counts as next to 0.
-            None: all rows.
+    `most_rows`: Of each node type, evenly spaced; what is 0 in all of them counts as next to 0.
+    None: all rows.
     """
     starts = {
         node.node.name: system.starts[node.node.name]
@@ -251,12 +223,7 @@ def _is_chained_exactly(system: Values) -> bool:
 
 
 def _movable(system: Values, dim: int) -> tuple[list[str], float]:
-    """Names of the node types that have positions, if nothing of them is held, and the largest.
-
-    Args:
-        system: It.
-        dim: Coordinates of a position.
-    """
+    """Names of the node types that have positions, if nothing of them is held, and the largest."""
     plan = system.plan
     moved = _with_positions(plan, dim)
     if any(node.is_masked for node in moved):
@@ -326,7 +293,6 @@ def _suspects(
 
 
 def _place(node: NodePlan, entry: int) -> str:
-    """A number of a node's storage, in words."""
     for field, entries in storage_fields(node.node.python_type).items():
         if entry in entries:
             one = f"[{entry - entries.start}]" if len(entries) > 1 else ""
@@ -348,3 +314,41 @@ def _largest(plan: Plan, nodes: Sequence[NodePlan]) -> list[NDArray[np.float64]]
 def _chunks(plan: Plan, node: NodePlan, part: NodePart) -> list[Array]:
     data = plan.memory[node.key(part)]
     return chunk_views(data, node.count, node.node.storage_dim, part.dtype(plan.types))
+
+
+def copy_nodes(plan: Plan) -> None:
+    """Make the candidates of all node types what the nodes are."""
+    for node in plan.nodes:
+        pair = (plan.memory[node.key(part)] for part in (NodePart.CANDIDATE, NodePart.NODES))
+        plan.library.backend.copy(*pair)
+
+
+def write_moved_nodes(
+    plan: Plan, node: NodePlan, added: Sequence[float], draw: int | None = None
+) -> None:
+    """Write candidates of a type that are its nodes, with (storage_dim,) numbers added."""
+    backend, dim = plan.library.backend, node.node.storage_dim
+    nodes, candidates = (
+        padded_chunks(plan.memory[node.key(part)], node.count, dim, plan.types.values)
+        for part in (NodePart.NODES, NodePart.CANDIDATE)
+    )
+    # the last chunk may be padded
+    columns = [*added, 0.0, 0.0]
+    for chunk, candidate in zip(nodes, candidates, strict=True):
+        width = int(chunk.shape[1])
+        backend.move(candidate, chunk, columns[:width], draw)
+        columns = columns[width:]
+
+
+def write_added(plan: Plan, added: Mapping[str, NDArray[np.float64]]) -> None:
+    """Make the candidates what the nodes are, and add (n, storage_dim) to those of some types."""
+    copy_nodes(plan)
+    backend = plan.library.backend
+    for name, numbers in added.items():
+        node, first = plan.node_plans[name], 0
+        data = plan.memory[node.key(NodePart.CANDIDATE)]
+        for chunk in chunk_views(data, node.count, node.node.storage_dim, plan.types.values):
+            width = int(chunk.shape[1])
+            moved = backend.to_host(chunk) + numbers[:, first : first + width]
+            backend.write(chunk, moved.astype(chunk.dtype))
+            first += width

@@ -15,36 +15,19 @@ import numpy as np
 
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import SharedSum
-from caspar.memory.array import Array, address
-from caspar.memory.binding import Binding, Late
-from caspar.memory.conversion import ConvertSpec, Direction
+from caspar.memory.array import Array, Binding, Late, address
+from caspar.memory.kernel import ConvertSpec, Direction, ReduceSpec, num_lanes
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.runtime.backend import Kernel, LateSequence, Launch
-from caspar.solver.plan.array_key import ArrayKey
+from caspar.solver.plan.arena import ArrayKey
 from caspar.solver.plan.plan import Plan
 
-TILE_FIELDS = (
-    "slot",
-    "position",
-    "tile_start",
-    "segment_end",
-    "object_start",
-    "object_partials",
-)
+TILE_FIELDS = ("slot", "position", "tile_start", "segment_end", "object_start", "object_partials")
 """What kernels that sum through partials need of a `TileIndex`."""
 
 
 class LateSum:
-    """A sum over items that share an object, through partials.
-
-    Args:
-        bind: Binds a kernel to arguments for a number of items.
-        reduction: Finds the kernel that sums partials.
-        sum_: What is summed, at present; its tiles and its number of objects may be others later.
-        tiles: Its tiles, by an attribute's name; that is looked up.
-        num_objects: Its objects.
-    """
+    """A sum over items that share an object, through partials."""
 
     def __init__(
         self,
@@ -73,7 +56,6 @@ class LateSum:
         return self._bind(Late(self._kernel), bindings, self._num_objects)
 
     def _kernel(self) -> Kernel:
-        """Return the kernel that suits the number of partials."""
         lanes = num_lanes(self._tiles("num_partials").now(), self._num_objects.now())
         if lanes not in self._kernels:
             one = self._sum
@@ -92,10 +74,6 @@ class _Conversion(NamedTuple):
     """A launch that packs or unpacks rows wherever they are.
 
     Attributes:
-        launch: The launch.
-        place: The parameter that is the address of the rows.
-        run: Runs it.
-        region: Of the arena.
         sequence: The launch alone, where it can be bound again for a region of another plan.
     """
 
@@ -107,8 +85,6 @@ class _Conversion(NamedTuple):
 
 
 class _Rows:
-    """The rows that a launch is bound to."""
-
     now: Array = None
 
 

@@ -21,12 +21,11 @@ from caspar.frontend.names import ROUNDED_VALUE
 from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.memory.access import TILES
 from caspar.memory.accessors.sums.partials import SharedSum
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding, Late, Lates, at_present
-from caspar.memory.conversion import Direction
+from caspar.memory.array import Array, Binding, Late, Lates, at_present
+from caspar.memory.kernel import Direction
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import LateNumbers, LateSequence, Launch, LaunchSequence
-from caspar.solver.plan.array_key import ArrayKey
+from caspar.solver.plan.arena import ArrayKey
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
 from caspar.solver.system.late_launches import Conversions, LateSum
 
@@ -51,7 +50,6 @@ class Binder:
     Attributes:
         plan: Memory and structure. Another one of the same kind may take its place, see
             `bind_again`.
-        can_bind_again: Whether the backend and the plan allow that.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -95,6 +93,10 @@ class Binder:
         for one in list(self._sequences):
             one.bind_again(numbers)
 
+    def _of_plan(self, key: Hashable, now: Callable[[Plan], Any]) -> Late:
+        this = self._this
+        return self._late(key, lambda: now(this.plan))
+
     def _array(self, key: ArrayKey) -> Late:
         this = self._this
         return self._late(key, lambda: this.plan.memory[key], lambda: this.plan.address(key))
@@ -109,15 +111,12 @@ class Binder:
         )
 
     def _num_nodes(self, name: str) -> Late:
-        this = self._this
-        return self._late(("nodes", name), lambda: this.plan.node_plans[name].count)
+        return self._of_plan(("nodes", name), lambda plan: plan.node_plans[name].count)
 
     def _num_items(self, factor: str) -> Late:
-        this = self._this
-        return self._late(("items", factor), lambda: this.plan.factor_plans[factor].count)
+        return self._of_plan(("items", factor), lambda plan: plan.factor_plans[factor].count)
 
     def _fields(self, key: Hashable, now: Callable[[], Mapping[str, Any]]) -> dict[str, Late]:
-        """Fields of a binding."""
         return {name: self._late((key, name), partial(_entry, now, name)) for name in now()}
 
     # -- memory --------------------------------------------------------------------------------
@@ -143,13 +142,12 @@ class Binder:
 
     def clear_curvatures(self) -> Launch:
         """Zeros to what factors add to p.(A p)."""
-        this = self._this
 
-        def slots() -> Array:
-            numbers = this.plan.memory[SolverPart.CURVATURES][: this.plan.num_factor_curvatures]
+        def slots(plan: Plan) -> Array:
+            numbers = plan.memory[SolverPart.CURVATURES][: plan.num_factor_curvatures]
             return numbers.view(np.float32)
 
-        return self._on_chunks("clear", target=self._late("curvature slots", slots))
+        return self._on_chunks("clear", target=self._of_plan("curvature slots", slots))
 
     def copy(self, target: ArrayKey, source: ArrayKey) -> Launch:
         """A region to another of the same make."""
@@ -166,14 +164,13 @@ class Binder:
 
     def _total(self, part: SolverPart, offset: Late | None = None) -> Binding:
         """Sums over all items; `offset`: where those of a kernel that adds to them begin."""
-        this = self._this
         fields = {} if offset is None else {"offset": offset}
-        length = self._late(("objects", part), lambda: this.plan.num_objects(part))
+        length = self._of_plan(("objects", part), lambda plan: plan.num_objects(part))
         return Binding(self._array(part), length, fields=fields)
 
     def _first_tile(self, factor: str) -> Late:
-        this = self._this
-        return self._late(("first tile", factor), lambda: this.plan.factor_plans[factor].first_tile)
+        key = ("first tile", factor)
+        return self._of_plan(key, lambda plan: plan.factor_plans[factor].first_tile)
 
     def scalars(self) -> dict[str, Binding]:
         """The solver's scalars, by name."""
@@ -211,20 +208,17 @@ class Binder:
 
     def _first_of_nodes(self, part: SolverPart, name: str) -> Late:
         """Find where the sums of a node type begin: those of factors come first."""
-        this = self._this
 
-        def first() -> int:
-            of_factors = part is SolverPart.CURVATURES
-            before = this.plan.num_factor_curvatures if of_factors else 0
-            return before + this.plan.node_plans[name].first_tile
+        def first(plan: Plan) -> int:
+            before = plan.num_factor_curvatures if part is SolverPart.CURVATURES else 0
+            return before + plan.node_plans[name].first_tile
 
-        return self._late(("first of nodes", part, name), first)
+        return self._of_plan(("first of nodes", part, name), first)
 
     def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
         """All arrays of a node type, by what its kernels call them."""
-        this = self._this
         name, parts = plan.node.name, {}
-        slots = self._late(("slots", name), lambda: this.plan.node_plans[name].num_slots)
+        slots = self._of_plan(("slots", name), lambda now: now.node_plans[name].num_slots)
         for part in NodePart:
             key = plan.key(part)
             if key not in self.plan.memory:
@@ -232,13 +226,9 @@ class Binder:
             fields, length = {}, self._num_nodes(name)
             if part.layout is Layout.SLOTS:
                 fields = {"slots": slots, "stride": length}
-                length = self._num_rows(name, part)
+                length = self._of_plan(("rows", name, part), partial(_num_rows, name, part))
             parts[part.text] = Binding(self._array(key), length, fields=fields)
         return parts
-
-    def _num_rows(self, name: str, part: NodePart) -> Late:
-        this = self._this
-        return self._late(("rows", name, part), lambda: this.plan.node_plans[name].num_rows(part))
 
     # -- factors -------------------------------------------------------------------------------
 
@@ -346,15 +336,12 @@ class Binder:
         )
 
     def _of_tiles(self, factor: str, name: str) -> Late:
-        """An attribute of node tiles."""
-        this = self._this
-        return self._late(
+        return self._of_plan(
             ("node tiles", factor, name),
-            lambda: getattr(this.plan.factor_plans[factor].node_tiles, name),
+            lambda plan: getattr(plan.factor_plans[factor].node_tiles, name),
         )
 
     def _exchange(self, factor: str) -> Binding:
-        """Return the binding through which items of an eliminated node exchange values."""
         return Binding(self._of_tiles(factor, "node_items"), 0, fields=self._node_fields(factor))
 
     def _node_fields(self, factor: str) -> dict[str, Late]:
@@ -385,26 +372,25 @@ class Binder:
 
     def _bind_constant(self, plan: FactorPlan, argument: Argument) -> dict[str, Binding]:
         """Bind a constant's rows, exact and rounded, by the names in kernels."""
-        this = self._this
         key, rounded_key = (
             plan.key(part, argument) for part in (FactorPart.CONSTANT, FactorPart.ROUNDED_CONSTANT)
         )
         name, source = plan.factor.name, argument.source
         fields = {}
         if source in plan.order.constants:
-            fields["index"] = self._late(
+            fields["index"] = self._of_plan(
                 ("constant", name, source),
-                lambda: this.plan.factor_plans[name].order.constants[source],
+                lambda now: now.factor_plans[name].order.constants[source],
             )
-        rows = self._late(
+        rows = self._of_plan(
             ("constant rows", name, source),
-            lambda: this.plan.factor_plans[name].order.constant_rows[source],
+            lambda now: now.factor_plans[name].order.constant_rows[source],
         )
         value = Binding(self._array(key), rows, fields=fields)
         # a kernel that declares what it does not read gets any array of that type
         is_rounded = rounded_key in self.plan.memory
-        unread = self._late(
-            ("unread", key), lambda: this.plan.memory[key].view(this.plan.types.storage.value)
+        unread = self._of_plan(
+            ("unread", key), lambda now: now.memory[key].view(now.types.storage.value)
         )
         rounded = Binding(self._array(rounded_key) if is_rounded else unread, rows, fields=fields)
         return {argument.value_name: value, argument.part(ROUNDED_VALUE): rounded}
@@ -417,10 +403,9 @@ class Binder:
         Jacobians are of the linearised state, wherever they are. `reduced`: sums go to the parts of
         the reduced system.
         """
-        this = self._this
         bindings = {**self.scalars(), **self._arguments(plan, self.plan.linearized_state)}
         curvature = self._total(SolverPart.CURVATURES, self._first_tile(plan.factor.name))
-        slots = {"slots": self._late("slots", lambda: this.plan.num_factor_curvatures)}
+        slots = {"slots": self._of_plan("slots", lambda now: now.num_factor_curvatures)}
         bindings[SolverPart.CURVATURES.addend] = curvature.with_fields(slots)
         for argument in plan.factor.nodes:
             if argument is plan.form.eliminated:
@@ -450,29 +435,27 @@ class Binder:
 
     def _placed(self, plan: FactorPlan) -> Mapping[str, Late]:
         """Return how kernels of a factor find the eliminated node's place in a tile."""
-        this = self._this
         name = plan.factor.name
         fields = self._node_fields(name)
         if plan.order.node_at is None:
             return fields
-        node_at = self._late(("node at", name), lambda: this.plan.factor_plans[name].order.node_at)
+        key = ("node at", name)
+        node_at = self._of_plan(key, lambda now: now.factor_plans[name].order.node_at)
         return {**fields, "node_at": node_at}
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, part: NodePart) -> Binding:
-        this = self._this
         binding = self._parts[argument.node_type.name][part.text]
         if plan.order.nodes.get(argument.name) is None:
             return binding
         factor, name = plan.factor.name, argument.name
-        index = self._late(
-            ("index", factor, name), lambda: this.plan.factor_plans[factor].order.nodes[name]
+        index = self._of_plan(
+            ("index", factor, name), lambda now: now.factor_plans[factor].order.nodes[name]
         )
         return binding.with_fields({"index": index})
 
     # -- sums over nodes -----------------------------------------------------------------------
 
     def _sum(self, plan: FactorPlan, argument: Argument, part: NodePart) -> SharedSum:
-        """Return how a factor's items are summed to a part of an argument's nodes."""
         node = argument.node_type
         return SharedSum(
             part.dim(node),
@@ -547,6 +530,10 @@ class Binder:
         """A kernel of the solver with bindings of the caller's own."""
         bound = kernel if isinstance(kernel, Late) else self._library.kernel(kernel)
         return self._backend.bind(bound, bindings, count)
+
+
+def _num_rows(name: str, part: NodePart, plan: Plan) -> int:
+    return plan.node_plans[name].num_rows(part)
 
 
 def _entry(now: Callable[[], Mapping[str, Any]], name: str) -> Any:

@@ -88,14 +88,9 @@ def are_looked_at(plan: Plan) -> bool:
 def lone_promises(plan: Plan, cost: float, worth: float) -> Promises | None:
     """Return the promises of a plan whose gradients and blocks are those of the current values.
 
-    Args:
-        plan: Gradients and blocks may be scaled by D, which changes nothing here.
-        cost: At these values.
-        worth: Decrease of the cost that is worth a look.
-
-    Returns:
-        None if something is not finite. Nothing is promised if all nodes are plainly held and
-        promise less than `worth`, or than what the cost is rounded.
+    `plan`: Gradients and blocks may be scaled by D, which changes nothing here. Returns None if
+    something is not finite. Nothing is promised if all nodes are plainly held and promise less than
+    `worth`, or than what the cost is rounded.
     """
     rounding = float(np.finfo(plan.types.storage.value).eps)
     worth = max(worth, rounding * cost)
@@ -136,15 +131,7 @@ def _is_at_rest(plan: Plan, node: NodePlan, rounding: float, most: float) -> boo
 def _all_are_at_rest(
     slopes: Numbers, blocks: Numbers, squares: Numbers, least_curvature: float, most: float
 ) -> bool:
-    """`_is_held_at_rest` of many nodes.
-
-    Args:
-        slopes: As of `_scaled`.
-        blocks: Likewise.
-        squares: Likewise.
-        least_curvature: Of a direction.
-        most: Decrease of the cost.
-    """
+    """`_is_held_at_rest` of many nodes."""
     if not (np.isfinite(slopes).all() and np.isfinite(blocks).all() and (squares > 0.0).all()):
         return False
     try:
@@ -167,12 +154,6 @@ def _is_held_at_rest(
 
     Cholesky's factorisation of the block H, scaled to a diagonal of 1. The other eigenvalues have
     the mean n / (n - 1) at most, so the least one is at least det H ((n - 1) / n)^(n - 1).
-
-    Args:
-        gradient: (dim,).
-        block: Its lower triangle by rows, and padding.
-        least_curvature: Of a direction.
-        most: Decrease of the cost.
     """
     dim = len(gradient)
     firsts = [row * (row + 1) // 2 for row in range(dim)]
@@ -235,21 +216,9 @@ def _of_type(plan: Plan, node: NodePlan, cost: float) -> Promises | None:
 
 
 def _ways(
-    plan: Plan,
-    node: NodePlan,
-    is_free: NDArray[np.bool_],
-    directions: Numbers,
-    lengths: Numbers,
+    plan: Plan, node: NodePlan, is_free: NDArray[np.bool_], directions: Numbers, lengths: Numbers
 ) -> tuple[Direction, ...]:
-    """Return the moves of a type's nodes along their directions of no curvature.
-
-    Args:
-        plan: Has the nodes.
-        node: Their type.
-        is_free: (n, dim) whether a direction has none.
-        directions: (n, dim, dim) as columns, in variables in which the diagonal of a block is 1.
-        lengths: As of `_lengths`.
-    """
+    """Return the moves of a type's nodes along their (n, dim, dim) directions of no curvature."""
     found, units = [], np.where(lengths > 0.0, lengths, 1.0)
     for row, column in np.argwhere(is_free)[: MOST_DIRECTIONS + 1].tolist():
         added = np.zeros((node.count, node.node.tangent_dim))
@@ -333,10 +302,8 @@ def joint_texts(
 ) -> tuple[str, tuple[str, ...]]:
     """The node of the largest share with its steepest unknown, and nodes that may move.
 
-    Args:
-        plan: Has their types; none is eliminated.
-        shares: By type (n, tangent_dim) what each unknown promises.
-        moved: By type (n, tangent_dim) whether some direction that nothing determines moves it.
+    By type (n, tangent_dim): what each unknown promises, and whether something undetermined moves
+    it.
     """
     sums = {node.node.name: shares[node.node.name].sum(axis=1) for node in plan.nodes}
     most = max(plan.nodes, key=lambda node: sums[node.node.name].max(initial=-math.inf))
@@ -364,7 +331,6 @@ def _text(plan: Plan, node: NodePlan, row: int, chosen: NDArray[np.bool_]) -> st
 
 
 def _names(node: NodeType, chosen: NDArray[np.bool_]) -> Sequence[str]:
-    """Fields, or entries of the tangent."""
     fields = tangent_fields(node.python_type)
     if len(fields) > 0:
         return [name for name, place in fields.items() if chosen[place.start : place.stop].any()]

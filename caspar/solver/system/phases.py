@@ -15,11 +15,10 @@ import numpy as np
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.equations.parts import REDUCED, NodePart, SolverPart
 from caspar.equations.scalar_kernels import CURVATURE_KERNEL, MERGE, MERGED
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
 from caspar.runtime.backend import Backend, Launch
 from caspar.runtime.group.member import Member
-from caspar.solver.plan.array_key import Span
+from caspar.solver.plan.arena import Span
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import NOTHING, Binder
 
@@ -53,12 +52,7 @@ COUNTED = ("retract",)
 
 
 class SharedSums:
-    """The launches that add up, where devices are several.
-
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-    """
+    """The launches that add up, where devices are several."""
 
     def __init__(self, plan: Plan, binder: Binder) -> None:
         self._plan = plan
@@ -174,12 +168,7 @@ LaunchPhases = Sequence[Sequence[Launch]]
 
 
 class Phases:
-    """Lists of launches by what they do.
-
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-    """
+    """Lists of launches by what they do."""
 
     def __init__(self, plan: Plan, binder: Binder) -> None:
         self._plan = plan

@@ -18,15 +18,15 @@ def test_nothing_is_in_local_memory(arch: str) -> None:
     assert compiled.resources[CHOLESKY.name].stack_bytes == 0
 
 
-def solved(matrix: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Factor, solution, outcome; the same in all orders of threads."""
+def solved(matrix: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Solution and outcome; the same in all orders of threads."""
     module = compile_cuda(CHOLESKY.text)
     found = []
     for schedule in DEFAULT_SCHEDULES:
-        factor, solution, outcome = matrix.copy(), np.full_like(rhs, np.nan), np.full(2, np.nan)
-        arguments = (factor, rhs, np.uint32(len(rhs)), solution, outcome)
+        solution, outcome = np.full_like(rhs, np.nan), np.full(2, np.nan)
+        arguments = (matrix, rhs, np.uint32(len(rhs)), solution, outcome)
         module.launch(CHOLESKY.name, 1, CHOLESKY_THREADS, arguments, schedule=schedule)
-        found.append((factor, solution, outcome))
+        found.append((solution, outcome))
     for others in zip(*found, strict=True):
         for other in others[1:]:
             np.testing.assert_array_equal(other, others[0])
@@ -34,16 +34,15 @@ def solved(matrix: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 
 
 @needs_compiler
-@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 31, 60])
-def test_factor_solution_and_least_pivot(size: int) -> None:
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 31, 60, MOST_UNKNOWNS])
+def test_solution_and_least_pivot(size: int) -> None:
     rng = np.random.default_rng(size)
     half = rng.standard_normal((size, size + 3))
     matrix = half @ half.T + 0.01 * np.eye(size)
     rhs = rng.standard_normal(size)
     given = np.where(np.tril(np.ones((size, size), bool)), matrix, np.nan)  # what is read
-    factor, solution, outcome = solved(given, rhs)
+    solution, outcome = solved(given, rhs)
     expected = np.linalg.cholesky(matrix)
-    np.testing.assert_allclose(np.tril(factor), expected, rtol=1e-9, atol=1e-12)
     assert np.linalg.norm(matrix @ solution - rhs) < 1e-10 * np.linalg.norm(rhs)
     least = min(1.0, float((expected.diagonal() ** 2).min()))
     np.testing.assert_allclose(outcome, [0.0, least], rtol=1e-9)
@@ -55,20 +54,20 @@ def test_factor_solution_and_least_pivot(size: int) -> None:
 def test_what_has_no_factorisation(place: int, fault: float) -> None:
     matrix = np.eye(11)
     matrix[place, place] = fault
-    _, _, outcome = solved(matrix, np.ones(11))
+    _, outcome = solved(matrix, np.ones(11))
     np.testing.assert_array_equal(outcome, [1.0, 0.0])
 
 
 @needs_compiler
 def test_a_side_that_is_zero_or_not_finite() -> None:
     matrix, rhs = 4.0 * np.eye(3), np.zeros(3)
-    _, solution, outcome = solved(matrix, rhs)
+    solution, outcome = solved(matrix, rhs)
     np.testing.assert_array_equal(solution, rhs)
     np.testing.assert_array_equal(outcome, [0.0, 1.0])
     rhs[1] = np.inf
-    np.testing.assert_array_equal(solved(matrix, rhs)[2], [1.0, 0.0])
+    np.testing.assert_array_equal(solved(matrix, rhs)[1], [1.0, 0.0])
 
 
 def test_shared_memory_is_what_every_device_has() -> None:
     resources = compile_text(CHOLESKY.text, "sm_75").resources[CHOLESKY.name]
-    assert 8 * 9 * MOST_UNKNOWNS < resources.shared_bytes <= 48 * 1024
+    assert 4 * MOST_UNKNOWNS**2 < resources.shared_bytes <= 48 * 1024

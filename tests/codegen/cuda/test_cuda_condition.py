@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caspar.codegen.cuda.loop.condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
+from caspar.codegen.cuda.loop.fuse import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import compile_cuda, find_compiler
 

@@ -4,19 +4,20 @@ import re
 
 import pytest
 
-from caspar.codegen.cuda.loop.barriers import (
+from caspar.codegen.cuda.loop.fuse import (
     CLUSTER_BLOCKS,
     CLUSTER_OPTION,
     ONE_BLOCK_LOOP_OPTION,
+    LoopScalars,
+    fuse,
 )
-from caspar.codegen.cuda.loop.fuse import LoopScalars, fuse
 from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import DATA, KernelSource
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.shared_atomics import AddSharedRuns
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.support_loops import REDUCTION, SCALARS, loop_sources, own_lines

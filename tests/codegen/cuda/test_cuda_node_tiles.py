@@ -18,16 +18,15 @@ from caspar.codegen.cuda.structure.tiles import (
     WARPS_OF_BLOCK,
     sort_source,
 )
-from caspar.memory.tiling.node_tiles import build_node_order, build_node_tiles
-from caspar.memory.tiling.tile_packing import TILES_OF_CHUNK
+from caspar.memory.tiling.node_tiles import TILES_OF_CHUNK, build_node_order, build_node_tiles
 from caspar.memory.tiling.tiles import ORDER_TILE_SIZES
 from caspar.runtime.cuda.structure.node_tile_steps import make_node_order, make_node_tiles
 from caspar.runtime.nvidia.nvrtc import compile_text
+from tests.covering import alternating
 from tests.harness import CudaModule, KernelArgument, compile_cuda, find_compiler
 from tests.memory.tiling.node_tile_problems import PROBLEMS, Problem, draw_problem
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here")
-tile_sizes = pytest.mark.parametrize("tile_size", ORDER_TILE_SIZES)
 
 
 @cache
@@ -91,8 +90,7 @@ def assert_same_tiles(problem: Problem, tile_size: int, *, keep_order: bool = Fa
 
 
 @needs_compiler
-@tile_sizes
-@pytest.mark.parametrize("name", sorted(PROBLEMS))
+@pytest.mark.parametrize(("name", "tile_size"), alternating(sorted(PROBLEMS), ORDER_TILE_SIZES))
 def test_equal_those_of_numpy(name: str, tile_size: int) -> None:
     for count in (0, 1, 127, 129, 1025, 5003):
         assert_same_tiles(draw_problem(name, count), tile_size)

@@ -14,9 +14,8 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
-from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.array import Binding
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadIndexed, ReadSequential, WriteSequential
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend

@@ -29,8 +29,7 @@ from caspar.memory.accessors.nodes.exchanges import SumOverNode
 from caspar.memory.accessors.nodes.node_sums import STAGED_SCALARS, AddOwnNode
 from caspar.memory.accessors.sums.partials import ReadPartials
 from caspar.memory.accessors.sums.runs import AddRuns
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.kernel import KernelSpec, ReduceSpec
 from caspar.options import Precision
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source, compile_text
 from tests.covering import covering

@@ -13,9 +13,9 @@ from caspar.codegen.targets import TARGETS
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.sums.partials import object_fields
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
+from caspar.memory.kernel import ReduceSpec
 from caspar.memory.patterns import ReadPartials
-from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiling.tiles import TileIndex, build_tile_index, single_object_tiles
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness import compile_cuda, find_compiler

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.codegen.llvm.functions import FUNCTIONS, INTRINSICS, LIBM
+from caspar.codegen.llvm.instructions import FUNCTIONS, INTRINSICS, LIBM
 from caspar.codegen.llvm.translate import llvm_module
 from caspar.errors import CompileError
 from caspar.runtime.cpu.machine_code import compile_code

@@ -14,7 +14,7 @@ from symforce.typing import Tuple
 import caspar
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.kernels.spec import kernel_spec
-from caspar.frontend.symbolic.unit_ranges import UnitRange
+from caspar.frontend.symbolic.field_types import UnitRange
 from caspar.ir.dtype import DType
 from caspar.memory.patterns import (
     ReadIndexed,

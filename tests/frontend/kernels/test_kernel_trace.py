@@ -22,7 +22,7 @@ from caspar.frontend.kernels.trace import (
 from caspar.frontend.symbolic import epsilon
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
 from caspar.memory.patterns import (
     AddSharedPartials,
     AddSharedSum,

@@ -24,7 +24,7 @@ from caspar.frontend.symbolic.lower import Lowering
 from caspar.frontend.symbolic.turned_vectors import TurnedVector
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteRows
 from tests.frontend.evaluating import lowered
 from tests.frontend.factors.residuals import FACTORS, random_storage

@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 from caspar.bundle_adjustment import Cam
-from caspar.frontend.symbolic.unit_ranges import unit_ranges
+from caspar.frontend.symbolic.field_types import unit_ranges
 from tests.frontend.factors.residuals import Rig, random_storage
 
 

@@ -17,13 +17,16 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import FactorError, KernelError
-from caspar.frontend.factors.comparison import factor_comparison
-from caspar.frontend.factors.trace import trace
+from caspar.frontend.factors.trace import factor_comparison, trace
 from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
-from caspar.frontend.symbolic.unit_ranges import unit_ranges
+from caspar.frontend.symbolic.field_types import unit_ranges
 from caspar.frontend.tracing.code_digest import UserCode, user_code
-from caspar.frontend.tracing.on_numbers import compare_with_numbers
-from caspar.frontend.tracing.points import PointArgument, drawn_points, values_of_keys
+from caspar.frontend.tracing.on_numbers import (
+    PointArgument,
+    compare_with_numbers,
+    drawn_points,
+    values_of_keys,
+)
 from tests.frontend.factors import residuals
 from tests.support_functions import CASES
 from tests.support_functions import x as first

@@ -10,8 +10,7 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 import caspar
-from caspar.frontend.factors.comparison import factor_comparison
-from caspar.frontend.factors.trace import trace
+from caspar.frontend.factors.trace import factor_comparison, trace
 from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
 from caspar.frontend.tracing.code_digest import UserCode
 from caspar.frontend.tracing.on_numbers import compare_with_numbers

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.memory.tiling.node_keys import KEY_BITS, along_curve
 from caspar.memory.tiling.node_tiles import (
     HOLE,
     LENGTH_SHIFT,
@@ -21,7 +20,7 @@ from caspar.memory.tiling.node_tiles import (
     build_node_order,
     build_node_tiles,
 )
-from caspar.memory.tiling.tile_packing import TILES_OF_CHUNK
+from caspar.memory.tiling.partner_labels import KEY_BITS, along_curve
 from tests.memory.tiling.node_tile_problems import PROBLEMS, Index, Problem, draw_problem
 
 
@@ -84,9 +83,10 @@ def assert_is_right(tiles: NodeTiles, problem: Problem, tile_size: int) -> None:
         position = positions(place)
         assert_array_equal(np.sort(position), np.arange(len(items)))
         by_position = items[np.argsort(position)]
-        for item, begin in zip(items, begins(place).tolist(), strict=True):
-            own = np.sort(items[problem.node[items] == problem.node[item]])
-            assert_array_equal(by_position[begin : begin + len(own)], own)
+        node = problem.node[items]
+        own_of = {one: np.sort(items[node == one]) for one in set(node.tolist())}
+        for one, begin in set(zip(node.tolist(), begins(place).tolist(), strict=True)):
+            assert_array_equal(by_position[begin : begin + len(own_of[one])], own_of[one])
         if problem.partner is None:
             assert_array_equal(position, np.arange(len(items)))
         else:
@@ -133,8 +133,8 @@ def assert_groups_are_right(
         assert len(own) == -(-sizes[node] // tile_size)
         if node in long:
             assert np.all(tiles.tile_items[own[:-1]] == tile_size)
-            others = [other for other in tiles_of if other != node]
-            assert not any(set(tiles_of[other]) & set(own) for other in others)
+            others = (set(found) for other, found in tiles_of.items() if other != node)
+            assert set(own).isdisjoint(set[int]().union(*others))
     assert_nodes_of_groups_are_right(tiles, groups, tile_size)
 
 
@@ -177,9 +177,11 @@ def test_no_items() -> None:
 
 
 @pytest.mark.parametrize("tile_size", [1, 2, 3])
-def test_many_chunks(tile_size: int) -> None:
-    """Chunks end inside nodes, and a chunk may have no node."""
-    for count in range(TILES_OF_CHUNK * tile_size - 3, TILES_OF_CHUNK * tile_size + 4):
+def test_many_chunks(tile_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks end inside nodes, and a chunk may have no node; small ones are checked sooner."""
+    tiles_of_chunk = 48  # more than the nodes that are looked at
+    monkeypatch.setattr("caspar.memory.tiling.node_tiles.TILES_OF_CHUNK", tiles_of_chunk)
+    for count in range(tiles_of_chunk * tile_size - 3, tiles_of_chunk * tile_size + 4):
         node = (np.arange(3 * count) // tile_size).astype(np.int32)
         for problem in (
             Problem("whole", node, None, 3 * count, 0),

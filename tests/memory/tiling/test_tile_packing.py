@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.memory.tiling.tile_packing import LOOKAHEAD, TILES_OF_CHUNK, pack_tiles
+from caspar.memory.tiling.node_tiles import LOOKAHEAD, TILES_OF_CHUNK, pack_tiles
 
 Sizes = list[int]
 

@@ -7,7 +7,6 @@ import numpy as np
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
-from caspar.ir.verify import verify_graph
 from caspar.passes.cost import CUDA_FLOAT32
 from caspar.passes.graph.push_negations import push_negations
 from caspar.passes.pipeline import compile_graph
@@ -18,6 +17,7 @@ from tests.passes.checking import (
     graph_of,
     ops_of,
 )
+from tests.support_verify import verify_graph
 
 
 def pushed(graph: Graph) -> Graph:

@@ -10,7 +10,6 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
-from caspar.ir.verify import verify_program
 from caspar.passes.scheduling.assign_registers import assign_registers
 from caspar.passes.scheduling.schedule import (
     HIGH_PRESSURE,
@@ -32,6 +31,7 @@ from tests.passes.checking import (
     peak_pressure,
 )
 from tests.passes.kernels import KERNELS
+from tests.support_verify import verify_program
 
 # Peak pressures found. A change of the scheduler may lower them; raising one needs a reason.
 PEAKS = {

@@ -3,16 +3,25 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from caspar.runtime.cpu import direct as direct_cpu
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cpu.direct import LapackCholesky
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _several_threads() -> Iterator[None]:
+    """Tests have one, see tests/conftest.py."""
+    with threadpool_limits(2, user_api="blas"):
+        yield
 
 
 def blas_threads() -> list[int]:
@@ -78,4 +87,6 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
 def test_a_fork_while_another_thread_factorises() -> None:
-    subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, check=True, timeout=120)
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORK]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)

@@ -17,9 +17,8 @@ from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
 from caspar.errors import CompileError, OutOfMemoryError
 from caspar.ir.dtype import DType
-from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.array import Binding
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 from caspar.runtime.backend import Launch
 from caspar.runtime.cpu import compile as cpu_compile

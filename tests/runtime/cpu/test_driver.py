@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.memory.binding import Binding
+from caspar.memory.array import Binding
 from caspar.runtime.cpu import driver
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.runtime.cpu.test_cpu import affine, sources_of

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.runtime.backend import SequenceLoop
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cpu.launch import CpuSequence
 from caspar.runtime.cuda.loop import repeat
 from caspar.runtime.cuda.loop.repeat import repeated_loop
-from caspar.runtime.sequence_loop import SequenceLoop
 from tests.solver.linear.linear_cases import MIXES, problem_of
 
 FLAG = np.zeros(1)

@@ -18,7 +18,6 @@ import caspar
 from caspar.distributed import Ranks, init
 from caspar.errors import GroupError, OptionError
 from caspar.runtime.group import wire as wire_module
-from caspar.runtime.group.hub import Hub
 from caspar.runtime.group.peers import News, Watch
 from caspar.runtime.group.ranks import (
     address_of,
@@ -28,7 +27,7 @@ from caspar.runtime.group.ranks import (
     read_announcement,
     until,
 )
-from caspar.runtime.group.wire import Wire, connect, greet
+from caspar.runtime.group.wire import Hub, Wire, connect, greet
 
 ROOT = Path(__file__).parents[3]
 TOKEN = b"of this test"
@@ -206,9 +205,9 @@ def test_who_accepts_and_says_nothing_has_no_other_token(monkeypatch: pytest.Mon
 
 FEW_DESCRIPTORS = """
 import resource, sys
-from caspar.runtime.group import hub, wire
+from caspar.runtime.group import wire
 wire.GREETING_S = 1.0
-hub = hub.Hub("127.0.0.1", 0, b"of this test", 2)
+hub = wire.Hub("127.0.0.1", 0, b"of this test", 2)
 print(hub.address[1], flush=True)
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 sys.stdin.readline()

@@ -4,7 +4,7 @@ import pytest
 
 from caspar.codegen.source import KernelSource
 from caspar.runtime.nvidia.nvrtc import KernelResources
-from caspar.runtime.nvidia.usage import KernelUsage, kernel_usage
+from caspar.runtime.nvidia.occupancy import KernelUsage, kernel_usage
 
 SIZES = (256, 128, 512, 1024, 64, 32)
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 import caspar
 from caspar.errors import OptionError
 from caspar.options import JacobianName, LinearSolverName
-from caspar.solver.choice.elimination import choose_eliminated
+from caspar.solver.choice.form import choose_eliminated
 from caspar.solver.choice.recipe import make_recipe
 from tests.solver.linear.linear_cases import (
     Arrays,

@@ -17,8 +17,7 @@ from caspar.ir.dtype import DType
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE, machine_balance
-from caspar.solver.choice.elimination import choose_eliminated
-from caspar.solver.choice.form import choose_form
+from caspar.solver.choice.form import choose_eliminated, choose_form
 from caspar.solver.choice.jacobian import JacobianPrice, jacobian_price, recomputing_pays
 from caspar.solver.choice.recipe import make_recipe
 from tests.harness_backend import HarnessBackend

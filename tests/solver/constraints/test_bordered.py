@@ -36,11 +36,11 @@ def test_active_and_idle_rows(seed: int) -> None:
         border.jacobian([blocks]),
         active,
         scale,
-        upper,
-        lower,
         0.0,
     )
-    found = border.solved(system)
+    factored = border.factorized(system)
+    assert factored is not None
+    found = border.solved(factored, upper, lower)
     assert found is not None
     step, change = found
     moves, num = ~stays, int(active.sum())
@@ -64,8 +64,8 @@ def test_no_minimum() -> None:
     def solves(along: float) -> bool:
         first = np.asarray(hessian.entries([np.array([[-1.0, 0.0, along]])]))
         ones = np.ones(2)
-        rows = np.array([True]), ones, ones, np.ones(1)
-        return border.solved(System(first, border.jacobian([block]), *rows, 0.0)) is not None
+        system = System(first, border.jacobian([block]), np.array([True]), ones, 0.0)
+        return border.factorized(system) is not None
 
     assert solves(2.0)
     assert not solves(-2.0)

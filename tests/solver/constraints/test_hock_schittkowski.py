@@ -11,14 +11,19 @@ OTHER_MINIMA = {"HS15": 360.379767, "HS16": 3.98206045, "HS20": 40.1987298}
 DEPENDENT = "BT8"
 """At its minimum the derivatives of both constraints are along one line."""
 
+MOST_ITERATIONS = 150
+"""Of any of them: about twice as many as the longest takes."""
+
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_known_minima(case: Case) -> None:
     result = solved(case, solver_of(case, backend="cpu"))
     assert result.status.is_success
     assert result.violation is not None
-    assert result.violation.unscaled <= (1e-8 if case.name == DEPENDENT else 1e-12)
+    assert result.violation.unscaled <= 1e-12
+    assert len(result.iterations) <= MOST_ITERATIONS
     known = [case.minimum, OTHER_MINIMA.get(case.name, case.minimum)]
     found = 2.0 * result.final_cost
     assert any(found == pytest.approx(one, rel=1e-8, abs=1e-15) for one in known)
-    assert result.remarks == ()
+    assert len(result.remarks) == (1 if case.name == DEPENDENT else 0)
+    assert all("entries of constraints depend" in remark for remark in result.remarks)

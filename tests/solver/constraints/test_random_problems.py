@@ -47,6 +47,18 @@ def test_repetitions(seed: int) -> None:
     assert any("active entries of constraints depend" in remark for remark in result.remarks)
 
 
+@pytest.mark.parametrize("seed", [607, 679, 841])
+def test_minima_are_kept(seed: int) -> None:
+    """A start at a minimum ends there, although a solve from elsewhere finds another one."""
+    problem = drawn(seed)
+    other, _ = by_slsqp(problem)
+    result = SOLVER.solve({**problem.arrays, "Values": other[None]})
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(problem.cost(other), rel=1e-6)
+    assert len(result.iterations) <= 6
+    assert result.final_cost < 0.999 * SOLVER.solve(problem.arrays).final_cost
+
+
 def test_values_in_float32() -> None:
     problem = drawn(1)
     arrays = {**problem.arrays, "Values": problem.start[None].astype(np.float32)}

@@ -215,7 +215,7 @@ def test_large_nodes_and_factors_that_touch_one_twice(method: str) -> None:
 
 
 def test_many_points_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caspar.solver.normal.sums.HOST_PIECE_SCALARS", 500)
+    monkeypatch.setattr("caspar.solver.normal.matrix.HOST_PIECE_SCALARS", 500)
     arrays, factors = bundle(), (observe, known_view)
     for method in ("dense factorisation", "sparse factorisation and selected inverse"):
         solver = caspar.Solver(factors, backend="cpu", limits=METHODS[method])

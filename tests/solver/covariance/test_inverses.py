@@ -14,8 +14,7 @@ from caspar.solver.covariance.inverses import (
     null_space,
     pinned_unknowns,
 )
-from caspar.solver.normal.elimination import Couplings, Elimination, roots_of
-from caspar.solver.normal.sums import add_rows
+from caspar.solver.normal.matrix import Couplings, Elimination, add_rows, roots_of
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -18,7 +18,7 @@ from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem_reader import given_factors, read_problem
-from caspar.solver.normal.jacobians import DerivativeKernels
+from caspar.solver.normal.instance_kernels import DerivativeKernels
 
 Rows = NDArray[np.float64]
 Arrays = dict[str, Any]

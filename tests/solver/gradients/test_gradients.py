@@ -99,7 +99,9 @@ def test_gradients_agree_with_finite_differences(name: str) -> None:
     assert (errors < 1e-6 * np.abs(measured) + 1e-9 * np.abs(measured).max()).all()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(one, marks=pytest.mark.reliability) for one in range(3, 6))]
+)
 def test_random_small_factors_agree_with_finite_differences(seed: int) -> None:
     """Random polynomials and waves, with weights, losses, held parts and a second node type."""
     rng = np.random.default_rng(seed)

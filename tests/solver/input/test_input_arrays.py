@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.errors import InputError
-from caspar.frontend.symbolic.unit_ranges import unit_ranges
+from caspar.frontend.symbolic.field_types import unit_ranges
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.input.array_reader import ArrayReader

@@ -9,7 +9,7 @@ import caspar
 from benchmarks.linear_choice.cases import calibration, split_snavely
 from caspar.bundle_adjustment import snavely
 from caspar.solver.limits import Limits
-from caspar.solver.linear.costs import (
+from caspar.solver.linear.explicit.explicit import (
     COUPLED_ITERATIONS,
     USUAL_ITERATIONS,
     expected_iterations,

@@ -12,15 +12,15 @@ from benchmarks.synthetic import make_bal
 from caspar.bundle_adjustment import snavely
 from caspar.errors import OutOfMemoryError
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.linear.hand_over import (
+from caspar.solver.linear.method import (
     COMPILE_S,
     MAX_LIMITED,
     MIN_LIMIT,
     HandOver,
+    LinearSolver,
     Replacement,
     Seconds,
 )
-from caspar.solver.linear.method import LinearSolver
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
-from caspar.solver.lm.checks.rounding import CRAWLING
+from caspar.solver.lm.checks.table import CRAWLING
 from caspar.solver.lm.policy import (
     CONFIRMING_ITERATIONS,
     GREATEST_RELIEF,

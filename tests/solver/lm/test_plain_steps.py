@@ -11,7 +11,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar import loss
 from caspar.options import LinearSolverName
-from caspar.runtime.cpu.plain_steps import MOST_STEPS
+from caspar.runtime.cpu.launch import MOST_STEPS
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.plain.steps import PlainSteps
 from caspar.solver.result.result import SolveResult

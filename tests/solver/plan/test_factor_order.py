@@ -10,12 +10,10 @@ import caspar
 from caspar.memory.tiling.node_tiles import NARROW_BITS
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.choice.elimination import choose_eliminated
-from caspar.solver.choice.form import choose_form
+from caspar.solver.choice.form import choose_eliminated, choose_form
 from caspar.solver.choice.recipe import make_recipe
-from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem import Problem
-from caspar.solver.input.problem_reader import check_problem
+from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.plan.factor_order import order_factors
 from tests.solver.linear.linear_cases import Arrays, glance, hold, make_arrays, pin, problem_of
 from tests.solver.solving import assert_same_values
@@ -24,8 +22,7 @@ from tests.solver.solving import assert_same_values
 def ordered(mix: str, linear_solver: str = "schur_pcg") -> tuple[Problem, Any]:
     factors, arrays = problem_of(mix)
     recipe, backend = make_recipe(factors, linear_solver=linear_solver), CpuBackend()
-    reader = ArrayReader(backend, Precision.FLOAT32, True)
-    problem = check_problem(arrays, recipe.factors, recipe.nodes, reader)
+    problem = read_problem(arrays, recipe.factors, recipe.nodes, backend, Precision.FLOAT32)
     forms = choose_form(backend, recipe, choose_eliminated(recipe)).factors
     return problem, order_factors(backend, recipe.factors, forms, problem, 8)
 

@@ -17,8 +17,7 @@ from caspar.frontend.precision import TYPES
 from caspar.options import JacobianName, LinearSolverName
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
-from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem_reader import check_problem
+from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
@@ -167,8 +166,7 @@ def test_bytes_of_an_observation(jacobian: str, narrow: tuple[str, ...], most: f
     prepared = KeptSystem(backend, recipe)
     types = TYPES[recipe.precision]
     library, form = prepared.kernels.compile(), prepared.kernels.design().form
-    reader = ArrayReader(backend, recipe.precision, True)
-    problem = check_problem(photos(), recipe.factors, recipe.nodes, reader)
+    problem = read_problem(photos(), recipe.factors, recipe.nodes, backend, recipe.precision)
     factors = plan_factors(library, form, recipe.factors, problem, recipe.limits)
     nodes = plan_nodes(library, form, recipe.nodes, problem.counts, factors, recipe.limits)
     plan = make_plan(library, types, factors, nodes, recipe.limits)

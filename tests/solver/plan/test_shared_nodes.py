@@ -7,7 +7,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 import caspar
-from caspar.memory import reduce
+from caspar.memory import kernel
 from caspar.memory.tiling import node_tiles
 from caspar.solver.limits import Limits
 from tests.covering import alternating
@@ -50,7 +50,7 @@ def test_cuda_texts_equal_the_processor(
     expected = caspar.Solver(MIXES["shared lens"], backend="cpu", **choices).solve(arrays)
 
     monkeypatch.setattr(node_tiles, "num_shares", lambda num_tiles, _: -(-num_tiles // 3))
-    monkeypatch.setattr(reduce, "LANES", ((2, 128),))
+    monkeypatch.setattr(kernel, "LANES", ((2, 128),))
     solver = caspar.Solver(
         MIXES["shared lens"], deterministic=deterministic, **choices, backend=HarnessBackend(128)
     )

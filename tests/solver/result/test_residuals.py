@@ -9,6 +9,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.options import JacobianName
 from caspar.solver.limits import Limits
+from tests.covering import alternating
 from tests.solver.shards.sharing import sharing
 from tests.solver.shards.test_parts import _bundle, _in_parts
 
@@ -46,8 +47,10 @@ def assert_exact(result: caspar.SolveResult, arrays: dict[str, Any]) -> None:
     assert result.final_cost == pytest.approx(cost, rel=1e-12)
 
 
-@pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
-@pytest.mark.parametrize("limits", [None, Limits(max_wide_constant_bytes=0)])
+@pytest.mark.parametrize(
+    ("jacobian", "limits"),
+    alternating(["stored", "float16", "recompute"], [None, Limits(max_wide_constant_bytes=0)]),
+)
 def test_residuals_and_weights_are_exact(jacobian: JacobianName, limits: Limits | None) -> None:
     arrays = robust_arrays()
     # so that large constants lose nothing by being kept in float32

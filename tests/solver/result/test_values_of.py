@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.errors import InputError
 from caspar.report import text_report
-from caspar.solver.result.fitted import fields_text
+from caspar.solver.result.quantities import fields_text
 
 
 @dataclass

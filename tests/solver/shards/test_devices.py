@@ -25,7 +25,7 @@ from caspar.runtime.group.threads import ThreadGroup
 from caspar.runtime.select import members_on_processor
 from caspar.solver.lm.interrupts import forget
 from caspar.solver.lm.minimize import minimize
-from caspar.solver.shards.team import Team
+from caspar.solver.shards.devices import Team
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.shards.sharing import (

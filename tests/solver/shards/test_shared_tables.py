@@ -26,7 +26,7 @@ class Picture(caspar.Grid, dims=2, method="cubic"):
     """Grey values."""
 
 
-class Gain(caspar.Grid, dims=1):
+class Gain(caspar.Grid, dims=1, dtype="float16"):
     """A measured response, the same for all pictures."""
 
 

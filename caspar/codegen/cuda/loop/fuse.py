@@ -26,7 +26,6 @@ from functools import lru_cache
 
 from caspar.codegen.cuda.header import AWAIT_LAUNCH
 from caspar.codegen.cuda.kernel import KERNEL_START, declared_as
-from caspar.codegen.cuda.loop.barriers import GRID_BARRIER
 from caspar.codegen.cuda.loop.kernel import (
     LOADS,
     LoopKernel,
@@ -37,6 +36,59 @@ from caspar.codegen.cuda.loop.kernel import (
 )
 from caspar.codegen.source import COUNT, DATA, KernelSource, Param
 from caspar.ir.dtype import DType
+
+ONE_BLOCK_LOOP_OPTION = "-DONE_BLOCK_LOOP"
+"""Compiles a loop for a grid of one block: a barrier of the block is one of the grid then."""
+
+CLUSTER_OPTION = "-DCLUSTER={}"
+"""Compiles a loop for a grid of so many blocks, which are one cluster: its barrier is the grid's.
+From sm_90 on."""
+
+CLUSTER_BLOCKS = 8
+"""Blocks that a cluster may have on any device that is not too small for them."""
+
+
+# H200, microseconds a barrier with 132, 264, 528 and 1056 blocks of 256 threads: 0.92, 1.15, 1.63,
+# 3.2. Without the sleep 0.96, 1.19, 1.68, 3.3; with __threadfence() and volatile reads 1.00, 1.31,
+# 2.0, 3.9; a counter and another word that the last block sets 1.38, 1.40, 1.52, 1.93; counters in
+# two levels 1.9, 1.9, 2.1, 2.2; a word for each block, gathered by the first 1.6, 1.8, 2.4, 3.0.
+# Reading the flag behind it takes 0.15 more.
+GRID_BARRIER = """\
+#ifndef CASPAR_GRID_BARRIER
+#define CASPAR_GRID_BARRIER
+// Every block waits for all; what any has written before, all see behind it. `state` counts
+// arrivals below its highest bit, which the last one flips: nothing has to be reset.
+__device__ __forceinline__ void grid_barrier(u32* state) {
+#ifdef CLUSTER
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#ifndef ONE_BLOCK_LOOP
+  if (threadIdx.x == 0u) {
+    const u32 arrival = blockIdx.x == 0u ? 0x80000000u - (gridDim.x - 1u) : 1u;
+    u32 before, now;
+    // release: the barrier above has put the block's writes before it
+    asm volatile("atom.add.release.gpu.u32 %0, [%1], %2;"
+                 : "=r"(before) : "l"(state), "r"(arrival) : "memory");
+    while (true) {
+      // acquire: also drops what the multiprocessor's first-level cache holds
+      asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(state) : "memory");
+      if (((now ^ before) & 0x80000000u) != 0u) break;
+      __nanosleep(20);
+    }
+  }
+  __syncthreads();
+#endif
+#endif
+}
+#ifdef CLUSTER
+#define IN_A_CLUSTER __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define IN_A_CLUSTER
+#endif
+#endif"""
+
 
 MAX_RUNS = Param(COUNT, "runs")
 """Runs of all phases, at most."""
@@ -55,12 +107,7 @@ MAX_KEPT = 32
 
 @dataclass(frozen=True)
 class LoopScalars:
-    """Scalars of which every block has a copy.
-
-    Attributes:
-        number: How many.
-        flag: Which one is the flag.
-    """
+    """The number of scalars of which every block has a copy, and which one is the flag."""
 
     number: int
     flag: int
@@ -75,22 +122,13 @@ def fuse(
     *,
     between: bool = False,
 ) -> KernelSource:
-    """Write a loop.
+    """Write a loop of phases, whose kernels run at the same time in blocks of one size.
 
-    What a kernel writes, no other kernel of its phase may touch; the flag alone may be a guard in
-    a phase that sets it, and the phase is then done in full.
-
-    Args:
-        name: Name of the entry point.
-        phases: Kernels that run at the same time.
-        block_size: Threads of a block, of all kernels.
-        scalars: What replicated kernels write.
-        between: It is run once at a time, between other launches: the kernel may begin before the
-            one ahead has ended.
-
-    Returns:
-        The source. Parameters: `MAX_RUNS`, `SCALARS`, `BARRIER`; then for each kernel its
-        number of blocks (in x) and its own parameters.
+    What a kernel writes, no other kernel of its phase may touch; the flag alone may be a guard in a
+    phase that sets it, and the phase is then done in full. Replicated kernels write `scalars`.
+    `between`: the loop is run once at a time, between other launches, and may begin before the one
+    ahead has ended. Parameters: `MAX_RUNS`, `SCALARS`, `BARRIER`; then for each kernel its number
+    of blocks (in x) and its own parameters.
     """
     kernels = [kernel for phase in phases for kernel in phase]
     assert all(kernel.replicated for kernel in kernels if kernel.sets_flag)
@@ -135,7 +173,6 @@ def _params_of(kernels: Sequence[LoopKernel]) -> Iterator[Param]:
 
 
 def _shared_memory(parts: dict[str, Part]) -> list[str]:
-    """The shared memory of all kernels in one place."""
     using = [name for name, part in parts.items() if len(part.shared) > 0]
     if len(using) == 0:
         return []
@@ -149,8 +186,6 @@ _NumberedPhase = Sequence[tuple[int, LoopKernel]]
 
 
 class _Loop:
-    """The lines of the entry point."""
-
     def __init__(
         self,
         phases: Sequence[Sequence[LoopKernel]],
@@ -173,7 +208,6 @@ class _Loop:
 
     @property
     def early(self) -> list[str]:
-        """Arguments of the loop that are read before all else."""
         return [
             f"k{number}_{arg}"
             for phase in self._shares[:1]
@@ -182,7 +216,6 @@ class _Loop:
         ]
 
     def lines(self) -> Iterator[str]:
-        """All of them, but for copies of scalars."""
         yield from self._begin()
         runs = "1u" if self._between else "runs_count"
         yield f"for (u32 run = 0; !done && run < {runs}; ++run) {{"
@@ -265,7 +298,6 @@ class _Loop:
         return f"{LOADS[early]}_{kernel.source.name}({arguments}, k{number}_loaded);"
 
     def _phase(self, phase: int) -> Iterator[str]:
-        """All blocks of a phase, dealt in turn."""
         numbered = self._phases[phase]
         for number, kernel in numbered:
             if kernel.replicated:
@@ -315,7 +347,6 @@ def _nested(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _loaded(kernel: LoopKernel, number: int) -> str:
-    """The argument that holds what is loaded ahead."""
     return "" if kernel.early is None else f", k{number}_loaded"
 
 
@@ -339,3 +370,29 @@ def _with_copies(loop: Iterator[str], scalars: LoopScalars) -> Iterator[str]:
     yield "if (blockIdx.x == gridDim.x - 1u) {"
     yield f"  {each} scalars_data[number] = own[number];"
     yield "}"
+
+
+BEGIN_KERNEL = "begin_runs"
+"""Entry point that says how many runs there may be."""
+
+CONDITION_KERNEL = "decide_runs"
+"""Entry point that lets more runs begin, or ends the loop."""
+
+# NVRTC takes no header that declares the function, and the driver puts its code in when the machine
+# code is loaded: CUDA 12.4 and newer.
+CONDITION_SOURCE = """\
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+extern "C" __device__ __cudart_builtin__ void cudaGraphSetConditional(u64 handle, u32 value);
+
+// Both are one thread. left: runs that may still begin.
+extern "C" __global__ void begin_runs(u32* left, u32 runs) { left[0] = runs; }
+
+// runs: those that would begin.
+extern "C" __global__ void decide_runs(u64 handle, const double* flag, u32* left, u32 runs) {
+  const bool begin = flag[0] == 0.0 && runs <= left[0];
+  if (begin) left[0] -= runs;
+  cudaGraphSetConditional(handle, begin ? 1u : 0u);
+}
+"""

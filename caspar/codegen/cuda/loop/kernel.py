@@ -9,14 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caspar.codegen.cuda.body import (
-    AWAIT_LINE,
-    FIRST_LOOK,
-    GUARD,
-    IS_DONE,
-    LEAVE_LINE,
-    used_lines,
-)
+from caspar.codegen.cuda.body import AWAIT_LINE, FIRST_LOOK, GUARD, IS_DONE, LEAVE_LINE, used_lines
 from caspar.codegen.cuda.kernel import KERNEL_START, declared_as
 from caspar.codegen.cuda.places import FEW_PLACES
 from caspar.codegen.source import KernelSource, Load
@@ -76,7 +69,6 @@ _BUILT_IN = re.compile(r"\b(?:blockIdx|gridDim)\b")
 
 
 def _body(source: KernelSource) -> str:
-    """The lines of a kernel, with the brace that closes it."""
     found = _OWN_TEXT.search(source.text)
     assert found is not None
     return found.group(1)
@@ -114,13 +106,7 @@ def helpers_of(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel as a function.
-
-    Attributes:
-        source: The kernel.
-        function: Its text.
-        shared: Members of its shared memory.
-    """
+    """A kernel as a function: its text, and members of its shared memory."""
 
     source: KernelSource
     function: str
@@ -184,7 +170,6 @@ def _places_of(source: KernelSource) -> list[str]:
 
 
 def _indented(lines: Sequence[str]) -> str:
-    """Indent lines as they stand in a kernel's text."""
     return "".join(f"{line}\n" if line.startswith("#") else f"  {line}\n" for line in lines)
 
 

@@ -111,7 +111,6 @@ _WORDS = {
 
 
 def _kernels(size: int) -> str:
-    """Return the text of both kernels for numbers of some bytes."""
     largest, move = VALUE_KERNELS[size]
     text = _KERNELS.replace("LARGEST", largest).replace("MOVE", move)
     for word, meaning in _WORDS[size].items():

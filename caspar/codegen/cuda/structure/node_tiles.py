@@ -11,12 +11,13 @@ from caspar.codegen.cuda.structure.tiles import TILE_COMMON
 from caspar.memory.tiling.node_tiles import (
     HOLE,
     LENGTH_SHIFT,
+    LOOKAHEAD,
     MAX_ROUNDS,
     MAX_TILE_SIZE,
     NARROW_BITS,
+    TILES_OF_CHUNK,
     WIDE_BITS,
 )
-from caspar.memory.tiling.tile_packing import LOOKAHEAD, TILES_OF_CHUNK
 from caspar.memory.tiling.tiles import PLACE_MASK
 
 NODE_TILE_KERNELS = (
@@ -225,7 +226,7 @@ __device__ __forceinline__ u32 first_fit(u32 size, u32 room) {
   return chosen;
 }
 
-// A warp a chunk: cuts tiles and packs them, as `memory.tiling.tile_packing` does, by which `order`
+// A warp a chunk: cuts tiles and packs them, as `memory.tiling.node_tiles` does, by which `order`
 // and `start` change. tile_node: (num_chunks, MAX_TILES_OF_CHUNK): first node of each tile.
 extern "C" __global__ void __launch_bounds__(32) pack_chunks(
     u32 num_chunks, u32 num_nodes, u32 tile_size, const int* chunk_first, long long* order,

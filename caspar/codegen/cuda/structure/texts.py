@@ -17,12 +17,7 @@ from caspar.codegen.cuda.structure.checks import (
     VALUE_SOURCE,
 )
 from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
-from caspar.codegen.cuda.structure.tiles import (
-    SORT_KERNELS,
-    TILE_KERNELS,
-    TILE_SOURCE,
-    sort_source,
-)
+from caspar.codegen.cuda.structure.tiles import SORT_KERNELS, TILE_KERNELS, TILE_SOURCE, sort_source
 
 Texts = Mapping[str, tuple[str, ...]]
 """Names of kernels by their text."""
@@ -32,8 +27,7 @@ Texts = Mapping[str, tuple[str, ...]]
 def structure_texts(*, tiled: bool) -> tuple[Texts, ...]:
     """Groups of texts; those of a group may be compiled as one.
 
-    Args:
-        tiled: Whether there are tiles that do not split nodes; of the usual size.
+    `tiled`: there are tiles that do not split nodes, of the usual size.
     """
     small: dict[str, tuple[str, ...]] = {
         CHECKSUM_SOURCE: (CHECKSUM_KERNEL,),

@@ -6,12 +6,7 @@ by object. Once for each index.
 
 from caspar.memory.tiling.tiles import NEW_INDEX, ORDER_TILE_SIZES, PLACE_MASK
 
-TILE_KERNELS = (
-    "scan_blocks",
-    "object_bounds",
-    "lowest_partner",
-    "locality_keys",
-)
+TILE_KERNELS = ("scan_blocks", "object_bounds", "lowest_partner", "locality_keys")
 """Entry points of `TILE_SOURCE`."""
 
 SORT_KERNELS = ("sort_tiles", "list_partials")

@@ -47,8 +47,7 @@ def _row(dim: int) -> int:
 class _Exchange(ExchangeAccessor, AnyObjects):
     """The common part of exchanges that sum and those that spread the results.
 
-    Attributes:
-        team_of: The exchange of the kernel that has formed the teams; empty: none has.
+    `team_of` is the exchange of the kernel that has formed the teams; empty: none has.
     """
 
     team_of: str = ""
@@ -59,7 +58,6 @@ class _Exchange(ExchangeAccessor, AnyObjects):
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """The nodes of each group, and the items of each node."""
         return NODE_FIELDS if self.team_of == "" else ()
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
@@ -88,7 +86,6 @@ class _Exchange(ExchangeAccessor, AnyObjects):
         return name if rows == most else f"reinterpret_cast<StageRow<{scalar}, {rows}>*>({name})"
 
     def _team(self, arg: ArgSpec) -> str:
-        """The teams."""
         return f"{owner(arg, self.team_of)}_team"
 
 
@@ -122,7 +119,6 @@ class SumOverNode(_Exchange):
         return [f"{total}[{component}]" for component in range(width)]
 
     def _sum_staged(self, scope: CudaScope, arg: ArgSpec, total: str) -> list[str]:
-        """Lines that stage an array and sum it, in parts if it is long."""
         parts, scalar = _parts(arg.dim, scope.dtype), SCALAR_TYPE[scope.dtype]
         lines: list[str] = []
         for part in parts:
@@ -180,13 +176,9 @@ class SpreadOverNode(_Exchange):
 
 @dataclass(frozen=True)
 class ReadForNode(ReadAccessor, ByIndex):
-    """Reads the node that a team works for.
+    """Reads the node that a team works for; its array is in the order of the tiles' nodes.
 
-    Its array is in the order of the tiles' nodes.
-
-    Attributes:
-        team_of: The exchange that has formed the teams.
-        index_of: Another argument of the kernel, read by the same index; empty: its own.
+    `index_of` is another argument of the kernel, read by the same index; empty: its own.
     """
 
     team_of: str = ""

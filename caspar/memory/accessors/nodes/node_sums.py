@@ -176,11 +176,9 @@ def group_lines(name: str) -> tuple[str, ...]:
 class AddOwnNode(WriteAccessor, ByIndex):
     """The sums over the items of a node are added to the node by the leader of its team.
 
-    Attributes:
-        index_of: Another argument of the kernel, read by the same index; empty: its own.
-        team_of: Another argument of the kernel that is added to the same nodes; empty: none.
-        in_order: Whether its array is in the order of the tiles' nodes; else `node_at` says where
-            each of them is.
+    `index_of` is another argument that is read by the same index, `team_of` one that is added to
+    the same nodes; empty: its own, or none. `in_order`: its array is in the order of the tiles'
+    nodes; else `node_at` says where each of them is.
     """
 
     index_of: str = ""
@@ -262,11 +260,8 @@ class WriteOwnNode(WriteAccessor, ByIndex):
     """The leader of each node's team writes it; its array is in the order of the tiles' nodes.
 
     Where the kernel reads the same array it may write nothing else that depends on it: on the
-    processor items read what was written before they write.
-
-    Attributes:
-        team_of: The exchange that has formed the teams.
-        index_of: Another argument of the kernel, read by the same index; empty: its own.
+    processor items read what was written before they write. `team_of` and `index_of` are as in
+    `ReadForNode`.
     """
 
     team_of: str = ""

@@ -24,10 +24,9 @@ from caspar.memory.accessors.block_functions import ADD_SEGMENTS, BLOCK_SUM, SUM
 from caspar.memory.accessors.blocked import cpu_index, cuda_base
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, cuda_array
 from caspar.memory.accessors.sums.shared_atomics import AddAtomically
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
+from caspar.memory.kernel import ReduceSpec, num_lanes
 from caspar.memory.layout import PARTIAL_CHUNK
-from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiling.tiles import TileIndex
 
 STAGE_PADDING = 8
@@ -168,10 +167,7 @@ class AddSumPartials(WriteAccessor, AnyObjects):
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A sum over the block."""
         found, summed = _block_sum(scope, values), scope.temporary()
-        scope.emit(
-            f"const double {summed} = {found};",
-            _store_sum(arg, chunk, "tile", summed),
-        )
+        scope.emit(f"const double {summed} = {found};", _store_sum(arg, chunk, "tile", summed))
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """A total for each column."""
@@ -272,8 +268,7 @@ class AddSharedPartials(WriteAccessor, AnyObjects):
         """Clear the tile's partials."""
         first, last = f"{arg.name}_begin", f"{arg.name}_end"
         scope.before(
-            f"{first} = {arg.name}_tile_start[tile]",
-            f"{last} = {arg.name}_tile_start[tile + 1]",
+            f"{first} = {arg.name}_tile_start[tile]", f"{last} = {arg.name}_tile_start[tile + 1]"
         )
         data, length = f"{arg.name}_data", f"{arg.name}_length"
         full, rest = divmod(arg.dim, PARTIAL_CHUNK)
@@ -320,15 +315,9 @@ def object_fields(tiles: TileIndex) -> dict[str, Array | int]:
 class SharedSum:
     """A sum over the items that share an object, on the host.
 
-    Without tiles a kernel adds to the objects by atomics. With them it writes partials, which a
-    second kernel sums: the order does not change.
-
-    Attributes:
-        dim: Scalars of an object.
-        dtype: Type of objects and partials.
-        num_objects: Objects that get a sum.
-        tiles: Of the items, by object; None: the kernel adds to the objects itself.
-        rows: Whether an object's scalars stand together, see `layout.row_scalars`.
+    Without tiles, which are of the items, by object, a kernel adds to the objects by atomics. With
+    them it writes partials, which a second kernel sums: the order does not change. `rows`: an
+    object's scalars stand together, see `layout.row_scalars`.
     """
 
     dim: int
@@ -353,9 +342,8 @@ class SharedSum:
     def bind(self, output: Binding, partials: Array | None = None) -> BoundWrite:
         """Bind the argument of a kernel that sums, and what completes it.
 
-        Args:
-            output: The objects; without tiles with the fields that the kernel's access needs.
-            partials: (num_scalars,) scratch memory, where there are tiles.
+        `output` has, without tiles, the fields that the kernel's access needs; `partials` is
+        (num_scalars,) scratch memory, where there are tiles.
         """
         tiles = self.tiles
         if tiles is None:

@@ -67,14 +67,10 @@ class AddRuns(AddAtomically, ByIndex):
     """Lanes of a warp that stand together and name one object are summed, then added.
 
     The sums over lanes are taken in the computing type, the sums in memory in the array's.
-
-    Attributes:
-        index_of: Another argument of the kernel, read by the same index; empty: its own.
-        runs_of: Another argument of the kernel, added by the same index; empty: none.
-        rows: As in `Accessor`; a request adds 32 bytes then. 48 float64 added to 13,682 objects,
-            9 M times: 3.9 ms in chunks of two, 2.4 in chunks of four, 1.6 in rows where objects
-            are near each other; 2.8, 1.4 and 1.4 where they are any (H200).
-        spread: Whether objects have slots, see `accessors.slots`; each tile adds to one.
+    `index_of` is another argument that is read by the same index, `runs_of` one that is added by
+    it; empty: its own, or none. With `rows`, as in `Accessor`, a request adds 32 bytes; with
+    `spread` objects have slots, see `accessors.slots`, and each tile adds to one. Figures:
+    docs/design/0012-elimination.md.
     """
 
     index_of: str = ""
@@ -158,7 +154,6 @@ class AddRuns(AddAtomically, ByIndex):
         )
 
     def _object(self, arg: ArgSpec) -> str:
-        """An item's object, in the slot of the tile."""
         place = object_name(arg, self.index_of)
         if not self.spread:
             return place

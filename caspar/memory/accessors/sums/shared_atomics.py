@@ -2,26 +2,15 @@
 
 The L2 cache of an H200 takes 100 G requests a second, of a scalar or of four float32 alike
 (`red.v4`, from sm_90 on), and one for the same address every 4.5 ns. So: few requests, wide ones,
-and concurrent blocks far apart. Milliseconds for 30 M items of 9 float32 added to 13,682 cameras,
-in the order of the points (of points that are near each other): plain atomics 2.9 (20.5), red.v4
-1.0 (5.5), peers 1.0 (2.8), runs 0.99 (0.45); a partial for each object of a tile, as the paper
-has it, 1.2 (1.2). Private copies in shared memory win only for ten objects or fewer (0.32 against
-0.6).
+and concurrent blocks far apart; docs/design/0011-shared-adds.md compares them. Private copies in
+shared memory win only for ten objects or fewer.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import (
-    AnyObjects,
-    ArgSpec,
-    BoundWrite,
-    Field,
-    Kit,
-    Options,
-    WriteAccessor,
-)
+from caspar.memory.access import AnyObjects, ArgSpec, BoundWrite, Field, Kit, Options, WriteAccessor
 from caspar.memory.accessors.blocked import cuda_base
 from caspar.memory.accessors.scope import (
     SCALAR_TYPE,
@@ -30,8 +19,7 @@ from caspar.memory.accessors.scope import (
     converted_all,
     cuda_array,
 )
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
+from caspar.memory.array import Array, Binding
 
 ADD_CHUNK = """\
 #ifndef CASPAR_ADD_CHUNK

@@ -5,21 +5,9 @@ have thousands. So an array may hold every object several times: object o in slo
 s * stride + o. `AddRuns(spread=True)` adds to the slot of its tile; here is what begins and sums
 all slots. On the processor, which has no atomics, there is one slot.
 
-5 M observations of 1,778 cameras, Schur product without its curvature, recomputed Jacobians and
-float16, us: 167 and 170 with one slot, 149 and 147 with 2, 146 and 144 with 4 to 32; 136 and 121
-without the additions. 1.3 M observations of 356 cameras, a PCG iteration: 90 and 95 with one slot,
-53 and 53 with 4. Of 36,000 it takes 13.8 and 13.4 with one slot, 12.7 and 11.5 with 4, 14.7 and
-14.2 with 16 (H200). Few objects, as the lenses of a few cameras, have up to 32, since all items
-meet in them: 0.68 M observations with one lens by an index take 27 us instead of 41, with four 28
-instead of 66. What reads so many is another text: it would cost others 0.4 to 0.6 us.
-
-And some parts of the second-level cache have more of the busiest objects than others, the fewer
-objects the more so: then an iteration's time depends on where the array lies. 0.7 M observations
-of 330 cameras take 23.4 to 27.5 us by array with 4 slots and 23.9 to 24.1 with 8, stored 29.9 to
-32.4 and 29.4 to 29.6; 1.3 M of 356 stored 48.5 to 50.4 and 44.1 to 47.5 (H200, three plans each).
-
-Many objects with thousands of items gain too, where neighbours are worked on at the same time
-(docs/design/0037-devices.md).
+How many slots: docs/design/0012-elimination.md. Few objects, as the lenses of a few cameras, have
+up to 32, since all items meet in them. What reads so many is another text, as it would cost others
+time.
 """
 
 from dataclasses import dataclass
@@ -105,11 +93,7 @@ __device__ __forceinline__ void clear_slots(V* rows, u32 begin, u32 end, u32 slo
 
 @dataclass(frozen=True)
 class ReadSlots(ReadSequential):
-    """Item `i` reads the sum over all slots of object `i`.
-
-    Attributes:
-        many: Whether there may be more than `USUAL_SLOTS`.
-    """
+    """Item `i` reads the sum over all slots of object `i`; `many` if more than `USUAL_SLOTS`."""
 
     cuda_functions: ClassVar[str] = _SLOT_PLACE
 

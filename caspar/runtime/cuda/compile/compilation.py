@@ -2,14 +2,19 @@
 
 A kernel is begun as soon as its text is there, while Python generates the next one, and is compiled
 once in a process.
+
+Also here: better options for kernels, looked for by a thread while the kernels as they are do their
+work. What is found is kept in the store. The thread does not touch the device.
 """
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from queue import Empty, SimpleQueue
 from threading import Lock
 
 import cupy
@@ -26,8 +31,53 @@ from caspar.runtime.cuda.compile.kernel import (
     size_options,
 )
 from caspar.runtime.cuda.compile.modules import load_functions
-from caspar.runtime.cuda.compile.search import OptionSearch
 from caspar.runtime.nvidia.machine_code import compile_together
+from caspar.runtime.nvidia.resident_search import search
+
+
+class OptionSearch:
+    """Kernels to look at, one after the other; `found` is called in the thread for each success."""
+
+    def __init__(self, architecture: str, found: Callable[[KernelSource], None]) -> None:
+        self._architecture = architecture
+        self._found = found
+        self._queue: SimpleQueue[tuple[KernelSource, int]] = SimpleQueue()
+        self._seen: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, source: KernelSource, block_size: int) -> None:
+        """Look for options, unless that is done or under way."""
+        key = (source.text, block_size)
+        with self._lock:
+            if key in self._seen:
+                return
+            self._seen.add(key)
+            self._queue.put((source, block_size))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="caspar search")
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                try:
+                    source, block_size = self._queue.get_nowait()
+                except Empty:
+                    self._thread = None
+                    return
+            if not _goes_on():
+                continue
+            # where nothing is found, the kernel as it is works
+            with suppress(CasparError):
+                if search(source, block_size, self._architecture, _goes_on):
+                    self._found(source)
+
+
+def _goes_on() -> bool:
+    """Return whether the program has not ended: it waits for this thread."""
+    return threading.main_thread().is_alive()
+
 
 SMALL = 14_000
 """Characters of a text up to which it is compiled together with others."""
@@ -41,12 +91,7 @@ _Begun = tuple[KernelSource, Callable[[], CudaKernel], "Future[CudaKernel]"]
 
 
 class Compilation:
-    """The threads that compile for a device, and the kernels that they have compiled.
-
-    Args:
-        device: Number of the device, which is the current one.
-        name: The device in words, for errors.
-    """
+    """The threads that compile for a device, and the kernels that they have compiled."""
 
     def __init__(self, device: int, name: str) -> None:
         self._name = name
@@ -60,11 +105,7 @@ class Compilation:
         self.search = OptionSearch(architecture(), self._forget)
 
     def begin_structure(self, *, tiled: bool) -> None:
-        """Compile what a structure takes, once in a process.
-
-        Args:
-            tiled: Whether there are tiles that do not split nodes.
-        """
+        """Compile what a structure takes, `tiled` if it has node tiles; once in a process."""
         with self._lock:
             # what the other kind takes is little, and compiled when it is needed
             if tiled in self._structures or True in self._structures:
@@ -101,7 +142,6 @@ class Compilation:
             self._begin_small()
 
     def _begin_small(self) -> None:
-        """Compile what waits for others."""
         with self._lock:
             small, self._small = self._small, {}
             groups: dict[tuple[str, ...], list[_Begun]] = {options: [] for options in small}
@@ -120,11 +160,7 @@ class Compilation:
     def load(
         self, sources: Sequence[KernelSource], block_size: int | None, *, is_settled: bool
     ) -> Mapping[str, CudaKernel]:
-        """Compiled kernels by name.
-
-        Raises:
-            CompileError, ResourceError, BackendError: As `kernel.compiled_kernel`.
-        """
+        """Compiled kernels by name; raises as `kernel.compiled_kernel` does."""
         self._begin_small()
         begun = [self.begin(source, block_size, is_settled=is_settled) for source in sources]
         return {
@@ -140,7 +176,6 @@ class Compilation:
 
 
 def _compile_together(begun: Sequence[_Begun], options: tuple[str, ...]) -> None:
-    """Compile small kernels as one text, and load each."""
     with suppress(CasparError):  # each of them says what is wrong
         compile_together([source.text for source, _, _ in begun], architecture(), options)
     for _, compiled, kernel in begun:
@@ -153,18 +188,13 @@ def _compile_together(begun: Sequence[_Begun], options: tuple[str, ...]) -> None
 
 
 def _load_together(texts: Mapping[str, tuple[str, ...]]) -> None:
-    """Load the kernels of several texts."""
     compile_together(list(texts), architecture(), COMPILE_OPTIONS)
     for text, names in texts.items():
         load_functions(text, names)
 
 
 def _compile_sort(*, tiled: bool) -> None:
-    """Make CuPy compile the kernels of its own that the sort of a structure takes.
-
-    Args:
-        tiled: Whether there are tiles that do not split nodes.
-    """
+    """Make CuPy compile the kernels of its own that the sort of a structure takes."""
     # it sorts a copy
     cupy.argsort(cupy.empty(2, np.int32 if tiled else np.int64), kind="stable")
 
@@ -174,7 +204,6 @@ def _has_failed(kernel: "Future[CudaKernel]") -> bool:
 
 
 def _num_cores() -> int:
-    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

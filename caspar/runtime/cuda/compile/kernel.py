@@ -13,21 +13,17 @@ from caspar.runtime.cuda.compile.modules import LoadedFunction, load_functions
 from caspar.runtime.nvidia.limits import compile_refusal, first_that_fits, load_refusal
 from caspar.runtime.nvidia.machine_code import Choice, keep_choice, kept_choice
 from caspar.runtime.nvidia.nvrtc import KernelResources
+from caspar.runtime.nvidia.occupancy import KernelUsage, kernel_usage
 from caspar.runtime.nvidia.resident_search import size_question
-from caspar.runtime.nvidia.usage import KernelUsage, kernel_usage
 
 _ANY_SIZE = "any block size"
 
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A compiled kernel.
+    """A compiled kernel and the threads of its block.
 
-    Attributes:
-        source: The kernel.
-        function: What the driver has loaded.
-        block_size: Threads of a block.
-        is_settled: No other options are looked for.
+    `is_settled`: no other options are looked for.
     """
 
     source: KernelSource
@@ -83,16 +79,9 @@ def _roomiest(source: KernelSource, of_size: Callable[[int], CudaKernel]) -> Cud
 
 
 def loaded_kernel(source: KernelSource, block_size: int, options: tuple[str, ...]) -> CudaKernel:
-    """Compile a kernel, or take it from the cache.
+    """Compile a kernel, or take it from the cache; `block_size` is for errors, NVRTC has options.
 
-    Args:
-        source: The kernel.
-        block_size: Threads of a block, for errors: the options say it to the compiler.
-        options: Of NVRTC.
-
-    Raises:
-        CompileError: The compiler does not take the source.
-        ResourceError: The device has too little for the kernel.
+    Raises `CompileError`, or `ResourceError` if the device has too little for the kernel.
     """
     try:
         function = load_functions(source.text, (source.name,), options)[source.name]
@@ -105,7 +94,7 @@ def _with_block_size(source: KernelSource, block_size: int, *, is_settled: bool)
     """Compile a kernel for blocks of that many threads.
 
     Kernels of node tiles are quicker if the compiler is told for how many blocks it should leave
-    room. That number is searched for later, see `runtime.cuda.compile.search`.
+    room. That number is searched for later, see `runtime.cuda.compile.compilation`.
     """
     options = size_options(source, block_size)
     question = size_question(block_size, is_settled=is_settled)

@@ -20,13 +20,9 @@ _SHARED_BYTES, _LOCAL_BYTES, _REGISTERS = 1, 3, 4
 
 @dataclass(frozen=True)
 class LoadedFunction:
-    """A kernel that the driver has loaded.
+    """A kernel that the driver has loaded: CuPy's function, and the resources that it takes.
 
-    Attributes:
-        function: CuPy's; keeps the module. It is called with a grid, a block and arguments.
-        registers: 32-bit registers of a thread.
-        local_bytes: Local memory of a thread.
-        shared_bytes: Static shared memory of a block.
+    Local memory is of a thread, static shared memory of a block.
     """
 
     function: Any
@@ -45,15 +41,8 @@ def load_functions(
 ) -> Mapping[str, LoadedFunction]:
     """The kernels of a text on the current device, by name.
 
-    Args:
-        text: CUDA C.
-        names: Of kernels.
-        options: Of NVRTC.
-
-    Raises:
-        BackendError: NVRTC is not installed.
-        CompileError: The compiler refused the text.
-        CUDADriverError: CuPy's; the driver refused the machine code.
+    Raises `BackendError` without NVRTC, `CompileError`, and CuPy's `CUDADriverError` if the driver
+    refuses the machine code.
     """
     device = cupy.cuda.Device()
     key = (device.id, text, options)

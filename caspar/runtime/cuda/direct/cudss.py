@@ -26,18 +26,8 @@ class CudssFactorization:
     """A sparse matrix, factorised by cuDSS (L D L^T) in the order that it finds.
 
     Not by its Cholesky factorisation, which is up to 1.4 times as fast: once that has met a
-    negative pivot, cuDSS 0.8 refuses every later matrix. L D L^T goes on, so that a matrix that
-    is not positive definite is known by its solution only (see `check_solution`).
-
-    Args:
-        indptr: (size + 1,) int32 where the rows of the lower triangle begin.
-        indices: (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
-            entry.
-        size: Rows and columns.
-        outcome: (2,) float64 that `solve` writes; None: its own.
-
-    Raises:
-        BackendError: cuDSS is not installed, and how to install it; or it refuses the pattern.
+    negative pivot, cuDSS 0.8 refuses every later matrix. L D L^T goes on, so that a matrix that is
+    not positive definite is known by its solution only (see `check_solution`).
     """
 
     remarks: tuple[str, ...] = ()

@@ -1,6 +1,9 @@
-"""Dense direct solver on CUDA: cuSOLVER through CuPy. Nothing here waits for the device."""
+"""Dense direct solver on CUDA: cuSOLVER through CuPy, and for a small matrix one launch.
 
-from functools import cache
+Nothing here waits for the device.
+"""
+
+from functools import cache, cached_property
 from typing import Any
 
 import cupy
@@ -8,8 +11,14 @@ import numpy as np
 from cupy.cuda.device import get_cusolver_handle
 from cupy_backends.cuda.libs import cusolver
 
+from caspar.codegen.cuda.cholesky import CHOLESKY, MOST_UNKNOWNS
+from caspar.codegen.cuda.header import COMPILE_OPTIONS
 from caspar.memory.array import Array
+from caspar.runtime.cuda.compile.kernel import loaded_kernel
 from caspar.runtime.cuda.compile.modules import load_functions
+from caspar.runtime.cuda.launch.launch import CudaLaunch
+from caspar.runtime.factorization import padded_matrix
+from caspar.runtime.parameters import parameter_table
 
 _UPPER = 1
 """CUBLAS_FILL_MODE_UPPER: the lower triangle by rows is the upper one by columns."""
@@ -70,7 +79,6 @@ extern "C" __global__ void check(unsigned size, const double* rhs, const double*
 
 @cache
 def _check_kernel(device: int) -> Any:
-    """Return the check kernel of the current device."""
     return load_functions(_CHECK_SOURCE, ("check",))["check"].function
 
 
@@ -84,16 +92,10 @@ def check_solution(
 ) -> None:
     """Enqueue: whether a factorisation failed, or shows in its solution that it should have.
 
-    A solution that is not finite, or at whose side the right-hand side does not point, is not
-    that of a positive definite matrix.
-
-    Args:
-        rhs: (size,) float64.
-        solution: (size,) float64.
-        outcome: (2,) float64 is written, see `Factorization.outcome`.
-        info: (1,) int32, not zero where the library says that it failed; None: it does not say.
-        factor: (n, n) with the factor of Cholesky's factorisation; None: not known.
-        probe: (size,) what the factorisation makes of the solution; None: not known.
+    A solution that is not finite, or at whose side the right-hand side does not point, is not that
+    of a positive definite matrix. `outcome` is written, see `Factorization.outcome`. `info` is not
+    zero where the library says that it failed; `factor` is Cholesky's, (n, n); `probe` is what the
+    factorisation makes of the solution. None: not known.
     """
     size, none = np.uint32(solution.shape[0]), np.uint64(0)
     num_rows = np.uint32(0 if factor is None else factor.shape[0])
@@ -103,22 +105,29 @@ def check_solution(
 
 
 class CusolverCholesky:
-    """A dense matrix, factorised in its place by cuSOLVER's potrf.
-
-    Args:
-        size: Rows and columns.
-        outcome: (2,) float64 that `solve` writes; None: its own.
-    """
+    """A dense matrix, factorised in its place by cuSOLVER's potrf."""
 
     def __init__(self, size: int, outcome: Array | None = None) -> None:
-        self.matrix = cupy.empty((size, size))
+        self.memory, self.matrix = padded_matrix(cupy, size)
+        self.probes = False
         self.outcome = cupy.zeros(2) if outcome is None else outcome
         self._size = size
         self._identity: Array | None = None
         self._info = cupy.zeros(1, np.int32)
         self._solve_info = cupy.zeros(1, np.int32)
-        handle, matrix = get_cusolver_handle(), self.matrix.data.ptr
-        self._workspace = cupy.empty(cusolver.dpotrf_bufferSize(handle, _UPPER, size, matrix, size))
+
+    @cached_property
+    def _workspace(self) -> Array:
+        handle, size, matrix = get_cusolver_handle(), self._size, self.matrix.data.ptr
+        return cupy.empty(cusolver.dpotrf_bufferSize(handle, _UPPER, size, matrix, size))
+
+    def launch(self, rhs: Array, solution: Array) -> CudaLaunch | None:
+        """Return the launch that factorises and solves; None if the matrix is too large."""
+        if self._size > MOST_UNKNOWNS:
+            return None
+        kernel = loaded_kernel(CHOLESKY, CHOLESKY.block_size, COMPILE_OPTIONS)
+        values = (self.matrix, rhs, self._size, solution, self.outcome)
+        return CudaLaunch(kernel, parameter_table(values), 1, values)
 
     def factorize(self) -> None:
         """Cholesky's factorisation: enqueued on the current stream, which CuPy passes on."""

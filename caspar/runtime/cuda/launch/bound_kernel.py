@@ -20,14 +20,7 @@ def overlap(some: Sequence[Area], others: Sequence[Area]) -> bool:
 
 @dataclass(frozen=True)
 class BoundKernel:
-    """The kernel, sizes and values of a launch of CUDA source.
-
-    Attributes:
-        source: The kernel.
-        block_size: Threads of a block that it was bound for.
-        num_blocks: Blocks in x.
-        values: The value passed for each parameter.
-    """
+    """A kernel, the threads of a block, blocks in x, and the value passed for each parameter."""
 
     source: KernelSource
     block_size: int

@@ -39,11 +39,7 @@ def begins_early(launch: CudaLaunch, ahead: CudaLaunch) -> bool:
 
 
 def launch_early(launch: CudaLaunch) -> None:
-    """Enqueue on the current stream; it may begin before the launch ahead has ended.
-
-    Raises:
-        BackendError: The driver refuses.
-    """
+    """Enqueue on the current stream; it may begin before the launch ahead has ended."""
     function, *sizes, shared_bytes = launch.call
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = sizes[:3]

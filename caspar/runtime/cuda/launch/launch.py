@@ -1,4 +1,7 @@
-"""Launches on CUDA: one kernel with its arguments, and sequences captured as CUDA graphs."""
+"""Launches on CUDA: one kernel with its arguments, and sequences captured as CUDA graphs.
+
+Also here: how long runs take on a device, measured by events in a stream.
+"""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -18,6 +21,7 @@ from caspar.runtime.cuda.compile.kernel import CudaKernel
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.nvidia.limits import launch_refusal
 from caspar.runtime.parameters import BoundLaunch
+from caspar.runtime.timing import runs_of_sample
 
 RUNS_PER_GRAPH = 8
 """Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much
@@ -67,11 +71,7 @@ class CudaLaunch(BoundLaunch[CudaKernel]):
         self.call = self._called()
 
     def run(self) -> None:
-        """Enqueue on the current stream.
-
-        Raises:
-            BackendError: The driver refuses; says which kernel, and why.
-        """
+        """Enqueue on the current stream; a `BackendError` says which kernel is refused, and why."""
         stream = cupy.cuda.get_current_stream().ptr
         try:
             if self.is_cooperative:
@@ -86,10 +86,7 @@ def refusal(kernel: CudaKernel, error: str) -> CasparError:
     """Return the error to raise if the driver does not launch a kernel."""
     function = kernel.function
     return launch_refusal(
-        kernel.source,
-        kernel.block_size,
-        lambda: (function.registers, function.shared_bytes),
-        error,
+        kernel.source, kernel.block_size, lambda: (function.registers, function.shared_bytes), error
     )
 
 
@@ -101,14 +98,10 @@ class Enqueued(Protocol):
 
 
 def captured(run: Callable[[], None], num_runs: int) -> Any:
-    """A graph of several runs.
+    """A graph of several runs, each of which enqueues on the current stream.
 
     It is captured on a stream of its own, so that no graph has what other threads enqueue
     meanwhile, and a failure leaves no other stream in capture.
-
-    Args:
-        run: Enqueues on the current stream what a graph can hold.
-        num_runs: How often.
     """
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
@@ -124,28 +117,29 @@ def captured(run: Callable[[], None], num_runs: int) -> Any:
 
 
 class CudaSequence:
-    """Launches captured as CUDA graphs: one of a single run, one of several."""
+    """Launches captured as CUDA graphs: one of a single run, one of several.
+
+    The first run is none of a graph: some launches run once only, and a graph costs more than that.
+    """
 
     def __init__(self, stream: Any, launches: Sequence[Enqueued]) -> None:
         self._stream = stream
         self._launches = tuple(launches)
+        self._has_run = False
         self._once: Any = None
         self._several: Any = None
         self._events: list[Any] = []
         self._flags: NDArray[np.float64] | None = None
 
-    def _capture(self, num_runs: int) -> Any:
-        def run() -> None:
-            for launch in self._launches:
-                launch.run()
-
-        return captured(run, num_runs)
+    def _enqueue(self) -> None:
+        for launch in self._launches:
+            launch.run()
 
     @property
     def graph(self) -> Any:
         """The graph of a single run."""
         if self._once is None:
-            self._once = self._capture(1)
+            self._once = captured(self._enqueue, 1)
         return self._once
 
     def bind_again(self, numbers: LateNumbers) -> None:
@@ -154,15 +148,21 @@ class CudaSequence:
             assert isinstance(launch, CudaLaunch)
             launch.bind_again(numbers)
         self._once = self._several = None
+        self._has_run = False
 
     def run(self) -> None:
         """Enqueue every launch once."""
-        self.graph.launch(stream=self._stream)
+        if self._has_run:
+            self.graph.launch(stream=self._stream)
+            return
+        self._has_run = True
+        with self._stream:
+            self._enqueue()
 
     def prepare_groups(self) -> None:
         """Make what `run_until` needs, instead of in its first call."""
         if self._several is None:
-            self._several = self._capture(RUNS_PER_GRAPH)
+            self._several = captured(self._enqueue, RUNS_PER_GRAPH)
         if self._flags is None:
             self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
             self._flags = _pinned_flags()
@@ -191,3 +191,37 @@ class CudaSequence:
 def _pinned_flags() -> NDArray[np.float64]:
     memory = cupy.cuda.alloc_pinned_memory(16)
     return np.frombuffer(memory, np.float64, 2)
+
+
+_WARM_UPS = 5
+
+
+def time_on_stream(run: Callable[[], None], stream: Any, num_samples: int) -> list[float]:
+    """Seconds of a run on the device; each sample is the mean over a millisecond of runs.
+
+    The runs of a sample are one CUDA graph, and the device is given the next sample before it is
+    done with the last: what launches cost the host is not measured.
+    """
+    with stream:
+        run()
+        first, last = cupy.cuda.Event(), cupy.cuda.Event()
+        first.record(stream)
+        for _ in range(_WARM_UPS):
+            run()
+        last.record(stream)
+        last.synchronize()
+        num_runs = runs_of_sample(_seconds(first, last) / _WARM_UPS)
+        graph = captured(run, num_runs)
+        graph.launch(stream=stream)  # the device has work while the first sample is enqueued
+        events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(num_samples)]
+        for start, end in events:
+            start.record(stream)
+            graph.launch(stream=stream)
+            end.record(stream)
+        stream.synchronize()
+    return [_seconds(start, end) / num_runs for start, end in events]
+
+
+def _seconds(start: Any, end: Any) -> float:
+    milliseconds: float = cupy.cuda.get_elapsed_time(start, end)
+    return milliseconds / 1000.0

@@ -19,13 +19,9 @@ first of a step, and that of the step ahead."""
 
 
 class CudaScalars:
-    """Scalars by way of pinned memory, which copies need not wait for.
+    """(n,) float64 scalars by way of pinned memory, which copies need not wait for.
 
     A step's first launch comes 9 us after its begin, with copies of ordinary memory 25 (H200).
-
-    Args:
-        stream: Where everything is enqueued.
-        scalars: (n,) float64 on the device.
     """
 
     def __init__(self, stream: Any, scalars: Array) -> None:
@@ -60,12 +56,7 @@ class CudaScalars:
 
 
 class CudaCopies:
-    """Small arrays by way of pinned memory, which one kernel writes: several copies take longer.
-
-    Args:
-        stream: Where they are enqueued.
-        arrays: Contiguous ones of the device.
-    """
+    """Small arrays by way of pinned memory, which one kernel writes: several copies take longer."""
 
     def __init__(self, stream: Any, arrays: Sequence[Array]) -> None:
         self._stream = stream

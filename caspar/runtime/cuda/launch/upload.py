@@ -28,13 +28,7 @@ FEWEST_BYTES = 2 * PIECE_BYTES
 
 @dataclass(frozen=True)
 class _Piece:
-    """Pinned memory.
-
-    Attributes:
-        pinned: Keeps the memory, and knows its address.
-        content: (PIECE_BYTES,) its bytes.
-        travelled: The last copy from it is done.
-    """
+    """Pinned memory, its (PIECE_BYTES,) bytes, and the event after the last copy from it."""
 
     pinned: Any
     content: NDArray[np.uint8]
@@ -48,11 +42,7 @@ def _make_piece() -> _Piece:
 
 
 class Uploader:
-    """Copies arrays to one device; several threads may ask.
-
-    Args:
-        device: Number of the device, which is the current one.
-    """
+    """Copies arrays to one device, the current one; several threads may ask."""
 
     def __init__(self, device: int) -> None:
         self._lock = Lock()
@@ -87,7 +77,6 @@ class Uploader:
     def _copy(
         self, target: Array, source: NDArray[Any], numbers: NDArray[np.integer[Any]] | None
     ) -> None:
-        """Copy (n, ...) rows, or those of some numbers."""
         stream = cupy.cuda.get_current_stream()
         row_bytes = source[:1].nbytes
         rows_of_piece = PIECE_BYTES // row_bytes
@@ -116,7 +105,6 @@ class Uploader:
 
 
 def _fill(piece: _Piece, source: NDArray[Any], numbers: NDArray[np.integer[Any]] | None) -> int:
-    """Fill a piece with rows, or those of some numbers; how many bytes these are."""
     piece.travelled.synchronize()
     if numbers is None:
         size = source.nbytes

@@ -21,7 +21,7 @@ import cupy
 import numpy as np
 from cuda.core import Device, Stream
 
-from caspar.codegen.cuda.loop.condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
+from caspar.codegen.cuda.loop.fuse import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
 from caspar.memory.array import Array
 from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.launch.dependent import begins_early, launch_early
@@ -40,17 +40,9 @@ _ONE_THREAD = ((1,), (1,))
 
 
 class GraphLoop:
-    """Launches that the device repeats.
+    """A graph of launches that the device repeats until they set the flag, (1,) float64.
 
-    The graph is destroyed with the object.
-
-    Args:
-        stream: Where it is launched.
-        launches: One run; kept.
-        flag: (1,) float64 on the device; the launches set it.
-
-    Raises:
-        Exception: The driver or the compiler refuses; `cuda.core` has no public class for it.
+    Raises the exceptions of driver and compiler; `cuda.core` has no public class for them.
     """
 
     remarks: tuple[str, ...] = ()
@@ -117,7 +109,6 @@ def _repeating_graph(
 
 
 def _enqueue(launches: Sequence[CudaLaunch], early: Sequence[bool], num_runs: int) -> None:
-    """The launches of some runs, on the current stream."""
     for number in range(num_runs * len(launches)):
         place = number % len(launches)
         if number > 0 and early[place]:

@@ -15,11 +15,7 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 
 from caspar.codegen.cuda.header import COMPILE_OPTIONS, MIN_BLOCKS_OPTION
-from caspar.codegen.cuda.loop.barriers import (
-    CLUSTER_BLOCKS,
-    CLUSTER_OPTION,
-    ONE_BLOCK_LOOP_OPTION,
-)
+from caspar.codegen.cuda.loop.fuse import CLUSTER_BLOCKS, CLUSTER_OPTION, ONE_BLOCK_LOOP_OPTION
 from caspar.errors import BackendError
 from caspar.memory.array import Array, address
 from caspar.runtime.backend import Launch
@@ -48,22 +44,13 @@ MAX_SPILLED_BYTES = 128
 
 @dataclass(frozen=True)
 class CudaLoop:
-    """All phases as one kernel, which repeats them.
-
-    Attributes:
-        launch: The kernel; its first parameter is the number of runs.
-        remarks: None.
-    """
+    """All phases as one kernel, which repeats them; its first parameter is the number of runs."""
 
     launch: CudaLaunch
     remarks: tuple[str, ...] = ()
 
     def run(self, max_runs: int) -> None:
-        """Enqueue on the current stream; may be captured in a graph, with `max_runs` as it is.
-
-        Raises:
-            BackendError: The driver refuses; says why.
-        """
+        """Enqueue on the current stream; may be captured in a graph, with `max_runs` as it is."""
         self.launch.set_address(0, max_runs)
         self.launch.run()
 
@@ -77,18 +64,9 @@ def fused_launch(
 ) -> CudaLaunch:
     """Compile phases as one kernel for the current device and fix its grid.
 
-    Args:
-        phases: Launches that run at the same time.
-        flag: (1,) float64, one of the scalars.
-        scalars: (n,) float64.
-        device: The device in words, for errors.
-        ahead: What is launched ahead of it each time; None: it stands alone.
-
-    Raises:
-        ValueError: No launches, or blocks of several sizes.
-        CompileError: The compiler does not take the source.
-        ResourceError: The device has too little for the kernel.
-        BackendError: The device cannot keep a grid resident, or the driver refuses.
+    `ahead` is launched ahead of it each time; None: it stands alone. Raises `ValueError` without
+    launches, or for blocks of several sizes; and what compiling and loading raise, such as a
+    `ResourceError`, or a `BackendError` if the device cannot keep a grid resident.
     """
     own = [[own_launch(launch) for launch in phase] for phase in phases]
     num_multiprocessors = _num_multiprocessors(device)

@@ -20,16 +20,11 @@ LOOP_NAME = "loop"
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """A loop as one kernel.
+    """A loop as one kernel; `is_cluster`: all blocks have to be one cluster.
 
-    Attributes:
-        source: The kernel.
-        block_size: Threads of a block.
-        max_blocks: Blocks of the largest phase.
-        largest: Number of the launch with the most blocks, counted over all phases.
-        values: What is passed behind the barrier's state; the number of runs and the scalars are
-            passed before it.
-        is_cluster: Whether all blocks have to be one cluster.
+    `max_blocks` are those of the largest phase; `largest` is the launch with the most blocks,
+    counted over all phases. `values` are passed behind the barrier's state; the number of runs and
+    the scalars are passed before it.
     """
 
     source: KernelSource
@@ -50,21 +45,13 @@ def plan_loop(
     roomy_blocks: int = 0,
     cluster_blocks: int = 0,
 ) -> LoopPlan:
-    """Make one kernel of bound ones.
+    """Make one kernel of phases of bound ones; a phase may be empty.
 
-    Args:
-        phases: Kernels that run at the same time; a phase may be empty.
-        flag: (1,) float64, one of the scalars.
-        scalars: (n,) float64.
-        address: Where an array begins on the device.
-        ahead: What is launched ahead of the loop each time, which is then run once; None: the loop
-            stands alone.
-        roomy_blocks: Blocks of a phase up to which threads may have the registers to load ahead.
-        cluster_blocks: Blocks that may be a cluster, between launches.
-
-    Raises:
-        ValueError: There is nothing to run, the kernels have no block size in common, or one that
-            writes scalars writes something else too.
+    `ahead` is launched ahead of the loop each time, which is then run once; None: the loop stands
+    alone. Up to `roomy_blocks` blocks of a phase threads may have the registers to load ahead;
+    `cluster_blocks` may be a cluster, between launches. Raises a `ValueError` if there is nothing
+    to run, the kernels have no block size in common, or one that writes scalars writes something
+    else too.
     """
     phases = [phase for phase in phases if len(phase) > 0]
     launches = [launch for phase in phases for launch in phase]
@@ -78,10 +65,7 @@ def plan_loop(
     assert place is not None
     kernels = tuple(
         tuple(
-            replace(
-                _as_kernel(launch, copies, place),
-                early=early.get(launch.source.name),
-            )
+            replace(_as_kernel(launch, copies, place), early=early.get(launch.source.name))
             for launch in phase
         )
         for phase in phases
@@ -121,14 +105,9 @@ def _early(
 ) -> dict[str, tuple[str, ...]]:
     """Return for each kernel the arguments that it may load before the barrier ahead.
 
-    Kernels that run before that barrier do not write them.
-
-    Args:
-        phases: Kernels that run at the same time.
-        is_replicated: Whether every block runs a kernel by itself: it has no barrier, and loads
-            what was written before the last one.
-        ahead: Kernels that run ahead of the first phase; None: those of the last phase do.
-        address: Where an array begins.
+    Kernels that run before that barrier do not write them: those of `ahead` before the first phase;
+    None: those of the last phase. A replicated kernel has no barrier, and loads what was written
+    before the last one.
     """
     own = [launch for phase in phases for launch in phase if is_replicated(launch)]
     found: dict[str, tuple[str, ...]] = {
@@ -157,11 +136,7 @@ def _early(
 
 
 class _Copies:
-    """Scalars of which every block of a loop has a copy.
-
-    Raises:
-        ValueError: A launch writes scalars and something else.
-    """
+    """Scalars of which every block has a copy; `ValueError` if a launch writes others, too."""
 
     def __init__(
         self, scalars: Array, address: Callable[[Array], int], launches: Sequence[BoundKernel]
@@ -200,7 +175,6 @@ class _Copies:
 
 
 def _common_block_size(launches: Sequence[BoundKernel]) -> int:
-    """The smallest size that one of the kernels has and all can have."""
     sizes = sorted({launch.block_size for launch in launches})
     for size in sizes:
         if all(launch.runs_with(size) for launch in launches):

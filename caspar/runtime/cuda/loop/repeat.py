@@ -8,31 +8,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from caspar.memory.array import Array
-from caspar.runtime.backend import LaunchSequence, Loop
+from caspar.runtime.backend import LaunchSequence, Loop, SequenceLoop
 from caspar.runtime.nvidia.probe import first_line, graph_loop_problem
-from caspar.runtime.sequence_loop import SequenceLoop
 
 GRAPH_MODULE = "caspar.runtime.cuda.loop.graph_while"
 """Imports a library that exists on some machines only."""
 
 
 def repeated_loop(
-    stream: Any,
-    launches: Sequence[Any],
-    flag: Array,
-    sequence: Callable[[], LaunchSequence],
+    stream: Any, launches: Sequence[Any], flag: Array, sequence: Callable[[], LaunchSequence]
 ) -> Loop:
-    """A loop on CUDA whose launches stay launches.
+    """A loop on CUDA whose launches stay launches, which enqueue themselves on the current stream.
 
-    Args:
-        stream: Where it runs.
-        launches: One run; they enqueue themselves on the current stream.
-        flag: (1,) float64 on the device; the launches set it.
-        sequence: The same launches as graphs that the host launches again and again.
-
-    Returns:
-        One graph that repeats itself where library, driver and compiler allow it; else what the
-        host drives, with a remark that says why.
+    One graph that repeats itself where library, driver and compiler allow it; else `sequence`, the
+    same launches as graphs that the host launches again, with a remark that says why.
     """
     problem = graph_loop_problem()
     if problem is None:

@@ -59,12 +59,10 @@ class _SortedTiles:
     stats: Array
 
     def order(self) -> TileOrder:
-        """Wait for the sort."""
         return TileOrder(self.places, *(int(number) for number in self.stats.get()))
 
 
 def _no_tiles(num_objects: int) -> TileIndex:
-    """Return the tiles of an index without items."""
     none = cupy.empty(0, dtype=cupy.uint16)
     zeros = cupy.zeros(num_objects + 1, dtype=cupy.int32)
     partials = cupy.empty(0, dtype=cupy.int32)
@@ -135,7 +133,6 @@ class TileBuilder:
         )
 
     def _sort(self, index: Array, tile_size: int) -> _SortedTiles:
-        """Enqueue the sort of every tile."""
         count = int(index.shape[0])
         num_tiles = -(-count // tile_size)
         num_blocks = -(-num_tiles // WARPS_OF_BLOCK)
@@ -173,11 +170,7 @@ class TileBuilder:
 
 
 class NodeTileTools:
-    """Compiled kernels and CuPy for `runtime.cuda.structure.node_tile_steps`.
-
-    Args:
-        tiles: Sorts tiles.
-    """
+    """Compiled kernels and CuPy for `runtime.cuda.structure.node_tile_steps`."""
 
     def __init__(self, tiles: TileBuilder) -> None:
         self._kernels = load_functions(NODE_TILE_SOURCE, NODE_TILE_KERNELS)
@@ -275,11 +268,7 @@ def _pinned(num_words: int) -> NDArray[np.uint64]:
 
 
 class Checksum:
-    """The compiled checksum kernel of `codegen.cuda.structure.checks`.
-
-    Args:
-        num_multiprocessors: Of the device.
-    """
+    """The compiled checksum kernel of `codegen.cuda.structure.checks`."""
 
     def __init__(self, num_multiprocessors: int) -> None:
         loaded = load_functions(CHECKSUM_SOURCE, (CHECKSUM_KERNEL,))
@@ -325,12 +314,7 @@ def _rest(array: Array) -> bytes:
 
 
 class StructureTools:
-    """All of a device.
-
-    Args:
-        device: CuPy's.
-        num_multiprocessors: Of the device.
-    """
+    """All of a device."""
 
     def __init__(self, device: Any, num_multiprocessors: int) -> None:
         self._device = device

@@ -14,18 +14,24 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda.structure.node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
 from caspar.codegen.cuda.structure.partner_labels import NORMALISE_BLOCK_SIZE
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_keys import key_bits
-from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType, place_dtype
+from caspar.memory.tiling.node_tiles import (
+    LOOKAHEAD,
+    TILES_OF_CHUNK,
+    NodeOrder,
+    NodeTiles,
+    PlaceType,
+    place_dtype,
+)
 from caspar.memory.tiling.partner_labels import (
     FEWEST_PARTNERS,
     MOST_PARTNERS,
     NUM_ROUNDS,
     first_coordinates,
+    key_bits,
     labels_along_curve,
     ranks,
     sample_stride,
 )
-from caspar.memory.tiling.tile_packing import LOOKAHEAD, TILES_OF_CHUNK
 
 
 class Tools(Protocol):
@@ -72,10 +78,7 @@ class _Labels:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Nodes in their order, see `memory.tiling.node_tiles`: start is (num_nodes + 1,).
-
-    `_pack` changes `order` and `start`.
-    """
+    """Nodes in their order, see `memory.tiling.node_tiles`. `_pack` changes `order` and `start`."""
 
     order: Array
     num_nodes: int
@@ -132,7 +135,6 @@ def _blocks(count: int) -> int:
 
 
 def _group(tools: Tools, node: Array, num_nodes: int, tile_size: int) -> _Grouped:
-    """Sort items by node."""
     count = int(node.shape[0])
     by_node = tools.xp.argsort(node, kind="stable")
     items = tools.xp.empty(count, dtype=np.int32)
@@ -254,7 +256,6 @@ def _fill(
     first_node: Array,
     place: Array,
 ) -> NodeTiles:
-    """Put items into tiles and sort these."""
     tile_size, num_slots = grouped.tile_size, int(place.shape[0])
     num_tiles = num_slots // tile_size
     num_groups = nodes.num_long + num_tiles - nodes.num_long_tiles

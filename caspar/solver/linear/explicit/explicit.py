@@ -1,14 +1,17 @@
 """The reduced system as a matrix, which a library factorises: when, and by which one.
 
-Also here: how the damped system is solved where the user leaves it open: by sizes, and by modelled
-costs.
+Where the user leaves it open, sizes decide, and a model of the time of a linear solve, with
+constants that were measured for each backend. Only ratios of modelled times matter. Nothing is
+timed, so equal input is solved in the same way: `docs/design/0027-choice-of-linear-solver.md` has
+the measurements. Cost tier: once for a structure.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import cache
+from itertools import pairwise
 
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
@@ -19,14 +22,6 @@ from caspar.memory.kernel import KernelSpec, check_sizes
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import FORMS_MATRIX, Recipe
 from caspar.solver.limits import Limits
-from caspar.solver.linear.costs import (
-    expected_iterations,
-    factorizing_s,
-    forming_s,
-    iteration_s,
-    reduced_size,
-    setup_s,
-)
 from caspar.solver.linear.explicit.explicit_kernels import (
     explicit_kernels,
     merge_kernels,
@@ -34,9 +29,139 @@ from caspar.solver.linear.explicit.explicit_kernels import (
 )
 from caspar.solver.linear.explicit.solvers import DenseSolver, OrthogonalSolver, SparseSolver
 from caspar.solver.linear.explicit.structure import build_structure, most_fill_pairs, num_fill_pairs
-from caspar.solver.linear.hand_over import Replacement, Seconds
-from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
+from caspar.solver.linear.method import (
+    Declined,
+    LinearMethod,
+    LinearSolver,
+    LinearSystem,
+    Replacement,
+    Seconds,
+)
 from caspar.solver.plan.plan import Plan
+
+USUAL_ITERATIONS = 15
+"""PCG iterations a step on the Schur complement if one type of nodes remains: 15 of Trafalgar-21,
+16 of Ladybug-49."""
+
+COUPLED_ITERATIONS = 70
+"""The same if factors couple nodes of several types that remain, and there are about as many of
+each, such as poses and lenses of cameras: block Jacobi leaves out what couples them. Trafalgar-21
+with its cameras in three nodes takes 70."""
+
+SIMILAR_COUNTS = 2
+"""Times as many nodes of one type as of the other, up to which they are about as many. Two lenses
+that 16 pictures share take 17 iterations a step."""
+
+USUAL_STEPS = 10
+"""Steps of a solve, over which what is done once for a structure is spread."""
+
+MIX_PRODUCTS = 4
+"""Products that take as long as computing Z of all items."""
+
+
+@dataclass(frozen=True)
+class LinearCosts:
+    """Seconds.
+
+    Attributes:
+        iteration_s: Of a PCG iteration with hardly any factors.
+        scalar_s: For each scalar of a Jacobian in a PCG iteration.
+        pair_s: For each pair of items of an eliminated node, to form the matrix.
+        pair_entry_s: For each entry of such a pair's block.
+        listing_s: For each pair, to list it once for a structure.
+        ordering_s: For everything else that a factorisation takes once for a structure.
+        row_s: For each row of a dense factorisation.
+        operation_s: For each of its size^3 / 3 operations.
+    """
+
+    iteration_s: float
+    scalar_s: float
+    pair_s: float
+    pair_entry_s: float
+    listing_s: float
+    ordering_s: float
+    row_s: float
+    operation_s: float
+
+
+ON_CORES = LinearCosts(2e-5, 0.65e-9, 1e-8, 4e-10, 2e-7, 0.0, 0.0, 1.0 / 3e10)
+"""Two cores of an Intel Xeon."""
+
+IN_PARALLEL = LinearCosts(8e-6, 1e-12, 3e-10, 1e-11, 1.7e-7, 0.03, 1.2e-6, 1.0 / 3e13)
+"""An H100 and an H200."""
+
+
+def costs_of(plan: Plan) -> LinearCosts:
+    """The constants of a plan's backend."""
+    in_parallel = plan.library.backend.traits.factorizes_in_parallel
+    return IN_PARALLEL if in_parallel else ON_CORES
+
+
+def reduced_size(plan: Plan) -> int:
+    """Unknowns of the system."""
+    return sum(node.count * node.node.tangent_dim for node in plan.reduced)
+
+
+def expected_iterations(plan: Plan) -> int:
+    """PCG iterations a step that are likely where a type is eliminated and no chains remain."""
+    for factor in plan.factors:
+        if factor.form.eliminated is None:
+            continue
+        names = {argument.node_type.name for argument in factor.reduced}
+        counts = sorted(plan.node_plans[name].count for name in names)
+        if any(more <= SIMILAR_COUNTS * fewer for fewer, more in pairwise(counts)):
+            return COUPLED_ITERATIONS
+    return USUAL_ITERATIONS
+
+
+def iteration_s(plan: Plan) -> float:
+    """Seconds of a PCG iteration."""
+    costs = costs_of(plan)
+    return costs.iteration_s + costs.scalar_s * _jacobian_scalars(plan)
+
+
+def factorizing_s(plan: Plan) -> float:
+    """Seconds of a dense factorisation."""
+    costs, size = costs_of(plan), reduced_size(plan)
+    return costs.row_s * size + costs.operation_s * size**3 / 3.0
+
+
+def forming_s(plan: Plan, num_pairs: int) -> float:
+    """Seconds that forming the matrix takes."""
+    costs = costs_of(plan)
+    pairs_s = num_pairs * (costs.pair_s + costs.pair_entry_s * _mean_dim(plan) ** 2)
+    mixing_s = MIX_PRODUCTS * costs.scalar_s * _jacobian_scalars(plan)
+    return pairs_s + mixing_s + listing_s(plan, num_pairs) / USUAL_STEPS
+
+
+def listing_s(plan: Plan, num_pairs: int) -> float:
+    """Seconds that listing the pairs takes, once for a structure."""
+    return costs_of(plan).listing_s * num_pairs
+
+
+def setup_s(plan: Plan, num_pairs: int) -> float:
+    """Seconds that a factorisation takes once for a structure."""
+    return listing_s(plan, num_pairs) + costs_of(plan).ordering_s
+
+
+def _mean_dim(plan: Plan) -> float:
+    """Tangent dimension of the nodes that items of eliminated nodes have."""
+    dims = [
+        (one.count, argument.tangent_dim)
+        for one in plan.factors
+        if one.form.eliminated is not None
+        for argument in one.reduced
+    ]
+    total = sum(count for count, _ in dims)
+    return sum(count * dim for count, dim in dims) / total if total > 0 else 0.0
+
+
+def _jacobian_scalars(plan: Plan) -> int:
+    return sum(
+        one.count * len(one.factor.residual) * sum(node.tangent_dim for node in one.factor.nodes)
+        for one in plan.factors
+    )
+
 
 MARGIN = 1.25
 """Times that PCG must take as long as a factorisation by the model, which is no better than that.
@@ -52,18 +177,8 @@ class Method(Enum):
     ORTHOGONAL = "QR decomposition"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A way, and what to tell of it.
-
-    Attributes:
-        method: The way.
-        remarks: With advice.
-    """
-
-    method: Method
-    remarks: tuple[str, ...] = ()
-
+Choice = tuple[Method, tuple[str, ...]]
+"""A way to solve the system, and remarks on it with advice."""
 
 _BY_NAME: dict[LinearSolverChoice, Method | None] = {
     LinearSolverChoice.AUTO: None,
@@ -78,14 +193,7 @@ _BY_NAME: dict[LinearSolverChoice, Method | None] = {
 
 
 def where_full(chosen: Method, size: int, num_entries: int, limits: Limits) -> Method:
-    """Choose a method for a matrix on the CPU that may not be sparse after all.
-
-    Args:
-        chosen: By `choose_method`.
-        size: Rows of the matrix.
-        num_entries: Entries of its lower triangle that are not zero.
-        limits: Sizes at which another way is chosen.
-    """
+    """Choose a method for a matrix on the CPU that may not be sparse after all."""
     is_sparse = num_entries < limits.full_share * 0.5 * size**2
     if chosen is not Method.SPARSE or is_sparse or size <= limits.min_dense_on_one_core:
         return chosen
@@ -96,11 +204,11 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     """Return the method that the user chose, or one that suits the sizes."""
     chosen = _BY_NAME[choice]
     if chosen is not None:
-        return Choice(chosen)
+        return chosen, ()
     limits, size = plan.limits, reduced_size(plan)
     is_eliminated = len(plan.eliminated) > 0
     if is_eliminated and not plan.is_chained and size > limits.max_matrix_quick_pcg:
-        return Choice(_by_cost(plan))
+        return _by_cost(plan), ()
     in_parallel = plan.library.backend.traits.factorizes_in_parallel
     takes_more = in_parallel or plan.is_chained
     most_pairs = limits.max_auto_pairs if takes_more else limits.max_pairs_quick_pcg
@@ -108,11 +216,11 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     num_pairs = num_fill_pairs(plan) if most_fill_pairs(plan) > most_pairs else 0
     if num_pairs > most_pairs:
         reason = f"{num_pairs:,} pairs of factors that share an eliminated node"
-        return _gradients(reason) if plan.is_chained else Choice(Method.GRADIENTS)
+        return _gradients(reason) if plan.is_chained else (Method.GRADIENTS, ())
     if in_parallel and size <= limits.max_dense:
-        return Choice(Method.DENSE)
+        return Method.DENSE, ()
     if size <= (limits.max_sparse_eliminated if is_eliminated else limits.max_sparse):
-        return Choice(Method.SPARSE)
+        return Method.SPARSE, ()
     return _gradients(f"{size:,} unknowns")
 
 
@@ -140,12 +248,8 @@ def _factorization(plan: Plan) -> Method:
 def replacement(plan: Plan, make: Callable[[Method], LinearSolver | None]) -> Replacement:
     """Return the factorisation that takes over if PCG is slow and its matrix is small enough.
 
-    It needs an eliminated type: without one, all unknowns are factorised from the start if they
-    are not too many.
-
-    Args:
-        plan: Memory and structure.
-        make: Makes the solver; None if a library or memory is missing.
+    It needs an eliminated type: without one, all unknowns are factorised from the start if they are
+    not too many.
     """
 
     @cache
@@ -172,11 +276,10 @@ def _gradients(too_many: str) -> Choice:
         f"PCG solved the linear systems: with {too_many} a factorisation may take too much memory. "
         "Long chains, such as pose graphs, may need one: try linear_solver='sparse'."
     )
-    return Choice(Method.GRADIENTS, (remark,))
+    return Method.GRADIENTS, (remark,)
 
 
 def _specs(design: SolverDesign) -> list[KernelSpec]:
-    """The kernels that form the system as a matrix."""
     otherwise = "; or use linear_solver='pcg' or 'schur_pcg', which form no matrix"
     with naming_owners(design.factors, design.nodes, otherwise):
         made = explicit_kernels(design.factors, design.nodes, design.types, design.form)
@@ -202,24 +305,24 @@ def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
     What nobody asked for by name gives way if a library for it, or memory, is not there.
     """
     choice, plan = system.recipe.linear_solver, system.plan
-    chosen = choose_method(choice, plan)
-    if chosen.method is Method.GRADIENTS:
-        return Declined(chosen.remarks)
+    method, remarks = choose_method(choice, plan)
+    if method is Method.GRADIENTS:
+        return Declined(remarks)
     try:
-        made = factorizing(system, chosen.method)
+        made = factorizing(system, method)
     except (BackendError, MemoryError, SizeError) as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
         # the error itself would keep what has been made so far
         refusal = str(error).rstrip(".")
     else:
-        return Declined(chosen.remarks) if made is None else made
+        return Declined(remarks) if made is None else made
     plan.library.backend.trim()
     advice = (
         "PCG solved the linear systems, although a direct solver is faster and exact. The reason: "
         f"{refusal}."
     )
-    return Declined((*chosen.remarks, advice))
+    return Declined((*remarks, advice))
 
 
 def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
@@ -267,20 +370,11 @@ def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
 EXPLICIT = LinearMethod("explicit", _make, specs=_specs, is_likely=_is_likely)
 
 
-# -- direct solvers that take over in the middle of a solve: see `linear.hand_over` ---------------
+# -- direct solvers that take over in the middle of a solve: see `linear.method` ------------------
 
 
-def factorization_for(system: LinearSystem) -> Replacement:
-    """The factorisation that takes over where PCG proves to be slow."""
-    return replacement(system.plan, partial(_made, system))
-
-
-def orthogonal_for(system: LinearSystem) -> LinearSolver | None:
-    """The QR decomposition that takes over from a factorisation; None if memory lacks."""
-    return _made(system, Method.ORTHOGONAL)
-
-
-def _made(system: LinearSystem, method: Method) -> LinearSolver | None:
+def factorizing_if_possible(system: LinearSystem, method: Method) -> LinearSolver | None:
+    """The direct solver; None if a library or memory lacks."""
     try:
         return factorizing(system, method)
     except (BackendError, MemoryError, SizeError):

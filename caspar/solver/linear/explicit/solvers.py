@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding, Late
+from caspar.memory.array import Array, Binding, Late
 from caspar.memory.layout import row_scalars
 from caspar.runtime.backend import Launch
-from caspar.solver.linear.explicit.explicit_kernels import HELD_SCALE
-from caspar.solver.linear.explicit.pair_kernels import ROWS
+from caspar.solver.linear.explicit.explicit_kernels import HELD_SCALE, ROWS
 from caspar.solver.linear.explicit.structure import Structure
 from caspar.solver.linear.explicit.system import ExplicitSystem
 from caspar.solver.normal.blocks import Entries
@@ -31,104 +29,22 @@ from caspar.solver.system.lone_promises import (
 )
 
 
-class DenseSolver:
-    """The system as a dense matrix, by Cholesky's factorisation; counts as one iteration.
+class _MatrixSolver:
+    """The system as a matrix that is factorised; a solve counts as one iteration.
 
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        structure: Blocks of the matrix.
-        remarks: Why it was chosen.
-
-    Raises:
-        OutOfMemoryError: The matrix has more entries than an int32 counts, or does not fit.
+    Where the factorisation is a launch, a solve is nothing but launches.
     """
 
     is_direct = True
-    launches: Sequence[Launch] = ()
-
-    def __init__(
-        self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
-    ) -> None:
-        this = proxy(self)  # which keeps launches
-        self.name = "dense" if len(plan.eliminated) == 0 else "schur_dense"
-        self.remarks = remarks
-        self._backend = plan.library.backend
-        system = self._system = ExplicitSystem(plan, binder, structure)
-        self._place(structure)
-        target = Binding(
-            Late(lambda: this._factorization.matrix.reshape(-1)),
-            Late(lambda: system.size**2),
-            fields={"index": Late(lambda: this._index)},
-        )
-        self._form = binder.sequence(system.form())
-        write = system.write_entries("entries_dense", lambda: this._entries, target)
-        self._write = binder.sequence([write])
-        self._finish = binder.sequence(system.finish())
-
-    def renew(self, plan: Plan, structure: Structure) -> bool:
-        """See `SparseSolver.renew`."""
-        if structure.kind != self._kind:
-            return False
-        self._system.renew(plan, structure)
-        self._place(structure)
-        return True
-
-    def _place(self, structure: Structure) -> None:
-        """Place the matrix, and its entries in it."""
-        system, tools = self._system, structure.tools
-        self._kind = structure.kind
-        if system.size**2 > np.iinfo(np.int32).max:
-            raise OutOfMemoryError(
-                f"linear_solver='schur_dense': the system has {system.size:,} unknowns, and its "
-                f"matrix takes {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
-            )
-        self._factorization = self._backend.dense_factorization(system.size, system.outcome)
-        entries = system.entries()
-        place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
-        self._entries, self._index = _sent(structure, entries), tools.send(place)
-        self.num_bytes = system.num_bytes + self._entries.num_bytes
-        self.num_bytes += int(place.nbytes) + int(self._factorization.matrix.nbytes)
-
-    def begin(self) -> None:
-        """Do nothing: the factorisation takes most of the time."""
-
-    def solve(self, max_iterations: int, *, probes: bool = False) -> None:
-        """Form the matrix, factorise, solve."""
-        self._form.run()
-        self._backend.clear(self._factorization.matrix)
-        self._write.run()
-        self._factorization.factorize()
-        self._factorization.solve(self._system.rhs, self._system.solution)
-        self._finish.run()
-
-
-class SparseSolver:
-    """The system as a sparse matrix, by a sparse factorisation; counts as one iteration.
-
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        structure: Blocks of the matrix.
-
-    Raises:
-        BackendError: The library that factorises is not installed, or refuses.
-    """
-
-    is_direct = True
+    _kind: Any
+    _factorization: Any
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
-        this = proxy(self)  # which keeps launches
-        self.name = "sparse"
         self._backend = plan.library.backend
-        system = self._system = ExplicitSystem(plan, binder, structure)
+        self._system = ExplicitSystem(plan, binder, structure)
         self._analyze(structure)
-        target = Binding(
-            Late(lambda: this._factorization.values),
-            Late(lambda: int(this._factorization.values.shape[0])),
-        )
-        write = system.write_entries("entries_sparse", lambda: this._entries, target)
-        self._form_launches, self._finish_launches = [*system.form(), write], system.finish()
+        form = [*self._system.form(), *self._write_launches(binder)]
+        self._form_launches, self._finish_launches = form, self._system.finish()
         self._form = binder.sequence(self._form_launches)
         self._finish = binder.sequence(self._finish_launches)
         self._solving: Any = None
@@ -150,15 +66,11 @@ class SparseSolver:
 
     def _analyze(self, structure: Structure) -> None:
         """The entries of the matrix in their order, and the factorisation of their pattern."""
-        system, tools = self._system, structure.tools
-        self._kind = structure.kind
-        entries, starts = system.entries().by_rows(tools.xp, system.size)
-        self._entries = _sent(structure, entries)
-        self._factorization = self._backend.sparse_factorization(
-            tools.send(starts), self._entries.columns, system.size, system.outcome
-        )
-        self.num_bytes = system.num_bytes + self._entries.num_bytes
-        self.num_bytes += self._factorization.num_bytes
+        raise NotImplementedError
+
+    def _write_launches(self, binder: Binder) -> list[Launch]:
+        """The launches that write the entries."""
+        raise NotImplementedError
 
     def _place_launches(self) -> None:
         """Place the launches of a solve if the factorisation is one; as before if possible."""
@@ -168,11 +80,6 @@ class SparseSolver:
         elif len(self.launches) == 0 or not self._solving.replace_by(solving):
             self._solving = solving
             self.launches = (*self._form_launches, solving, *self._finish_launches)
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Remarks of the library, which a fork may change."""
-        return self._factorization.remarks
 
     def begin(self) -> None:
         """Do nothing: the factorisation takes most of the time."""
@@ -186,18 +93,98 @@ class SparseSolver:
         self._finish.run()
 
 
+class DenseSolver(_MatrixSolver):
+    """The system as a dense matrix, by Cholesky's factorisation.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+        structure: Blocks of the matrix.
+        remarks: Why it was chosen.
+
+    Raises:
+        OutOfMemoryError: The matrix has more entries than an int32 counts, or does not fit.
+    """
+
+    def __init__(
+        self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
+    ) -> None:
+        self.name = "dense" if len(plan.eliminated) == 0 else "schur_dense"
+        self.remarks = remarks
+        super().__init__(plan, binder, structure)
+
+    def _analyze(self, structure: Structure) -> None:
+        system, tools = self._system, structure.tools
+        self._kind = structure.kind
+        if system.size**2 > np.iinfo(np.int32).max:
+            raise OutOfMemoryError(
+                f"linear_solver='schur_dense': the system has {system.size:,} unknowns, and its "
+                f"matrix takes {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
+            )
+        self._factorization = self._backend.dense_factorization(system.size, system.outcome)
+        entries = system.entries()
+        place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
+        self._entries, self._index = _sent(structure, entries), tools.send(place)
+        self.num_bytes = system.num_bytes + self._entries.num_bytes
+        self.num_bytes += int(place.nbytes) + int(self._factorization.memory.nbytes)
+
+    def _write_launches(self, binder: Binder) -> list[Launch]:
+        this = proxy(self)  # which keeps launches
+        target = Binding(
+            Late(lambda: this._factorization.matrix.reshape(-1)),
+            Late(lambda: this._system.size**2),
+            fields={"index": Late(lambda: this._index)},
+        )
+        clear = binder.clear_array(Late(lambda: this._factorization.memory.view(np.float32)))
+        return [
+            clear,
+            self._system.write_entries("entries_dense", lambda: this._entries, target),
+        ]
+
+
+class SparseSolver(_MatrixSolver):
+    """The system as a sparse matrix, by a sparse factorisation.
+
+    Raises:
+        BackendError: The library that factorises is not installed, or refuses.
+    """
+
+    name = "sparse"
+
+    def _analyze(self, structure: Structure) -> None:
+        system, tools = self._system, structure.tools
+        self._kind = structure.kind
+        entries, starts = system.entries().by_rows(tools.xp, system.size)
+        self._entries = _sent(structure, entries)
+        self._factorization = self._backend.sparse_factorization(
+            tools.send(starts), self._entries.columns, system.size, system.outcome
+        )
+        self.num_bytes = system.num_bytes + self._entries.num_bytes
+        self.num_bytes += self._factorization.num_bytes
+
+    def _write_launches(self, binder: Binder) -> list[Launch]:
+        this = proxy(self)  # which keeps launches
+        target = Binding(
+            Late(lambda: this._factorization.values),
+            Late(lambda: int(this._factorization.values.shape[0])),
+        )
+        return [self._system.write_entries("entries_sparse", lambda: this._entries, target)]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Remarks of the library, which a fork may change."""
+        remarks: tuple[str, ...] = self._factorization.remarks
+        return remarks
+
+
 @dataclass(frozen=True)
 class _FactorRows:
     """The rows that a factor adds to the matrix.
 
     Attributes:
         data: Output of its kernel, on the device: padded rows of float64, one an instance.
-        width: Numbers of a row without its padding.
-        num_rows: Rows of a residual.
-        first_row: Its first row of the matrix.
         places: (instances, width - num_rows) places of the Jacobian's entries in the matrix, which
             is stored column by column.
-        columns: Of the same shape, their columns.
         is_distinct: Whether no two entries have the same place; they do if an instance touches a
             node twice.
     """
@@ -222,14 +209,8 @@ class OrthogonalSolver:
     host, on CUDA too, because cuSOLVER does not pivot. Each step evaluates all Jacobians, copies
     them to the host, and takes 2 m n^2 operations.
 
-    Args:
-        plan: Memory and structure; nothing is eliminated, and all types are float64.
-        binder: Binds its kernels, those of `rows_kernel` among them.
-        structure: Blocks of the normal matrix, of which the diagonal ones give D.
-        remarks: Why it was chosen.
-
-    Raises:
-        OutOfMemoryError: The matrix has more entries than an int32 counts.
+    `plan`: Memory and structure; nothing is eliminated, and all types are float64. `structure`:
+    Blocks of the normal matrix, of which the diagonal ones give D.
     """
 
     is_direct = True

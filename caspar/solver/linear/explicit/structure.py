@@ -20,7 +20,7 @@ import numpy as np
 from caspar.errors import OutOfMemoryError
 from caspar.memory.array import Array
 from caspar.runtime.array_tools import ArrayTools
-from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
+from caspar.solver.linear.explicit.explicit_kernels import ArgumentPair, argument_pairs
 from caspar.solver.normal.blocks import (
     CHUNK,
     BlockList,
@@ -42,12 +42,7 @@ kernel more."""
 
 @dataclass(frozen=True)
 class MixedWindows:
-    """The places of the items' Z, in one array for each eliminated and reduced type.
-
-    Attributes:
-        counts: Places of each array.
-        first: First place of a factor's argument, by their names.
-    """
+    """The places of the items' Z, in one array for each eliminated and reduced type."""
 
     counts: Mapping[MixedTypes, int]
     first: Mapping[tuple[str, str], int]
@@ -59,8 +54,6 @@ class MergedItems:
 
     Attributes:
         items: (n,) int32 places in the array, sorted by number.
-        number: (n,) int32 sum that an item belongs to.
-        count: Sums.
     """
 
     items: Array
@@ -78,10 +71,7 @@ class CoupledItems:
     """Items, or sums of items, that couple nodes of an eliminated type; (n,) int64 each.
 
     Attributes:
-        eliminated: Name of the type.
-        owner: Eliminated node.
         rank: Place of the other node's type among all of the plan.
-        node: The other node.
         place: Place of Z in the array of the two types, or among its sums.
     """
 
@@ -102,9 +92,6 @@ class FactorBlocks:
     """Blocks that the items of a factor add to.
 
     Attributes:
-        plan: The factor.
-        pair: Its arguments.
-        types: Their types.
         number: (num_slots,) int32 block of each item.
         weights: (2 * num_slots,) of the storage type, of each item's block and of its transpose;
             None where the arguments are of two types, or one and the same.
@@ -122,8 +109,6 @@ class FillBlocks:
     """Blocks that pairs of items of eliminated nodes add to, sorted by block.
 
     Attributes:
-        eliminated: The nodes' type.
-        types: Of rows and columns.
         first: (n,) int32 item of the rows: its place in the array of Z, or among its sums.
         second: (n,) int32 item of the columns.
         number: (n,) int32 block.
@@ -141,13 +126,7 @@ class Structure:
     """All blocks of the system.
 
     Attributes:
-        unknowns: The numbers of the unknowns.
         blocks: By types; of every reduced type with itself at least; arrays of `tools`.
-        factors: What factors add.
-        fills: What eliminated nodes add.
-        windows: Where the items' Z are.
-        merged: Items whose Z are summed first.
-        tools: What it was found with.
     """
 
     unknowns: Unknowns
@@ -176,11 +155,7 @@ class Structure:
 
 
 def build_structure(plan: Plan) -> Structure:
-    """Find all blocks.
-
-    Raises:
-        OutOfMemoryError: Eliminated nodes have too many pairs of items.
-    """
+    """Find all blocks."""
     num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
     tools, windows = ArrayTools(plan.library.backend, num_items), mixed_windows(plan)
     coupled, merged = coupled_items(plan, tools, windows)
@@ -235,7 +210,6 @@ def reduced_unknowns(plan: Plan) -> Unknowns:
 
 
 def _block_numbers(tools: ArrayTools, coupling: Coupling, blocks: BlockList) -> Array:
-    """(n,) int32."""
     return blocks.numbers(tools.xp, coupling.rows, coupling.columns).astype(np.int32)
 
 
@@ -313,12 +287,7 @@ def _oriented(
 
 
 def _fill_blocks(
-    tools: ArrayTools,
-    name: str,
-    coupling: Coupling,
-    first: Array,
-    second: Array,
-    blocks: BlockList,
+    tools: ArrayTools, name: str, coupling: Coupling, first: Array, second: Array, blocks: BlockList
 ) -> FillBlocks:
     number = _block_numbers(tools, coupling, blocks)
     order = _order(tools.xp, number, blocks.num_blocks)
@@ -390,7 +359,7 @@ def _items(
     found: dict[str, list[tuple[Array, Array, Array]]] = {}
     for factor in _touching(plan, eliminated):
         slot = xp.flatnonzero(is_item(tools, factor))
-        owner = tools.bring(eliminated_nodes(factor))[slot].astype(np.int64)
+        owner = nodes_of(tools, factor, factor.form.eliminated_argument.name)[slot].astype(np.int64)
         for argument in factor.reduced:
             node = nodes_of(tools, factor, argument.name)[slot]
             place = slot + windows.first[factor.factor.name, argument.name]
@@ -430,11 +399,6 @@ def nodes_of(tools: ArrayTools, factor: FactorPlan, name: str) -> Array:
     return index.astype(np.int64)
 
 
-def eliminated_nodes(factor: FactorPlan) -> Array:
-    """Eliminated node of each slot."""
-    return factor.order.nodes[factor.form.eliminated_argument.name]
-
-
 def is_item(tools: ArrayTools, factor: FactorPlan) -> Array:
     """(num_slots,) which slots are not holes."""
     tiles = factor.order.node_tiles
@@ -445,7 +409,6 @@ def is_item(tools: ArrayTools, factor: FactorPlan) -> Array:
 
 
 def _touching(plan: Plan, eliminated: NodePlan) -> list[FactorPlan]:
-    """Factors that touch an eliminated type, and others."""
     return [
         factor
         for factor in plan.factors

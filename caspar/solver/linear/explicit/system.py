@@ -15,8 +15,7 @@ import numpy as np
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import SharedSum
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding, Late, Lates
+from caspar.memory.array import Array, Binding, Late, Lates
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Launch
 from caspar.solver.linear.explicit.explicit_kernels import FillTypes, merge_name
@@ -28,8 +27,7 @@ from caspar.solver.linear.explicit.structure import (
     Structure,
 )
 from caspar.solver.normal.blocks import Entries, TypePair, matrix_entries
-from caspar.solver.plan.arena import ArenaPlan
-from caspar.solver.plan.array_key import Span
+from caspar.solver.plan.arena import ArenaPlan, Span
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import Binder
 
@@ -62,18 +60,11 @@ _Key = _Vector | MixedTypes | _Merged | int
 class ExplicitSystem:
     """The matrix and its right-hand side.
 
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        structure: The blocks.
-
     Attributes:
-        size: Rows and columns.
         rhs: (size,) float64.
         solution: (size,) float64, to be written between `write_entries` and `finish`.
         outcome: (2,) float64 that the factorisation writes.
         scale: (size,) float64, D^-1/2 of each unknown; or 1, where variables are scaled by it.
-        num_bytes: Bytes of blocks and partials.
     """
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
@@ -361,11 +352,7 @@ class ExplicitSystem:
 
 
 def _placed(structure: Structure) -> tuple[dict[TypePair, int], int]:
-    """The first scalar of each list of blocks, one behind the other, and scalars in all.
-
-    Raises:
-        OutOfMemoryError: More scalars than an int32 counts.
-    """
+    """The first scalar of each list of blocks, one behind the other, and scalars in all."""
     first, size = {}, 0
     for types, blocks in structure.blocks.items():
         first[types] = size

@@ -1,5 +1,5 @@
-"""Checks of a solve's end: a file for each reason to doubt it, listed in `table`.
+"""Checks of a solve's end: `table` lists all reasons to doubt it; the long ones have own files.
 
 Input: the course of a solve whose iterations have ended. Output: that they go on, another status,
-a reason to go on in float64, or remarks for users. Each module names the problem that needs it.
+a reason to go on in float64, or remarks for users. Each check names the problem that needs it.
 """

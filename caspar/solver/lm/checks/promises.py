@@ -61,11 +61,7 @@ def check(course: Course) -> Judgment | None:
 
 
 def _promises(course: Course) -> Promises | None:
-    """Return the promises of nodes, one by one, or together if that is too slow.
-
-    Returns:
-        None if it is little, or not known.
-    """
+    """The promises of nodes one by one, or together if that is slow; None: little or not known."""
     system, state = course.system, course.state
     if system.findings.has_lone_promises:
         cost = system.score()

@@ -15,7 +15,7 @@ from caspar.equations.parts import NodePart
 from caspar.solver.lm.course import LEAST_GAINED, Course, Judgment
 from caspar.solver.lm.steps import AskRounding
 from caspar.solver.plan.plan import Plan
-from caspar.solver.system.candidates import write_added
+from caspar.solver.system.free_values import write_added
 from caspar.solver.system.lone_promises import MOST_DIRECTIONS, Direction, numbers_of
 
 MANY_ROUNDINGS = 256.0
@@ -51,7 +51,6 @@ def check(course: Course) -> Judgment | None:
 
 
 def _cost_of(course: Course, way: Direction, length: float) -> float:
-    """The cost if nodes were moved so far along a direction."""
     write_added(course.system.plan, {name: length * one for name, one in way.items()})
     return course.system.candidate_cost()
 

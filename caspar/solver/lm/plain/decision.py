@@ -9,7 +9,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from caspar.codegen.cpu.graph_lines import graph_lines
+from caspar.codegen.cpu.ops import graph_lines
 from caspar.equations.node_blocks import ABSENT
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.builder import GraphBuilder

@@ -17,51 +17,20 @@ from caspar.runtime.backend import PlainDecision
 from caspar.solver.lm.policy import step_damping
 from caspar.solver.lm.steps import PolicyState
 
+Number = IntEnum(
+    "Number",
+    "STOP COUNT INITIAL_COST LEAST_RELIEF COST DAMPING TOLERANCE RELIEF GROWTH GRADIENT_NORM "
+    "NUM_ITERATIONS CONFIRMING RELIEF_COST PROMISED NUM_NOT_FINITE REMAINING NUM_REJECTED RISE "
+    "RISE_SQUARE ATTAINABLE ASKED_COST IS_ROUNDING KEEPS STEP_DAMPING INITIAL_DAMPING MIN_DAMPING "
+    "MAX_DAMPING COST_TOLERANCE GRADIENT_TOLERANCE STEP_TOLERANCE LINEAR_TOLERANCE "
+    "MIN_LINEAR_TOLERANCE MAX_ITERATIONS LEAST_PIVOT LOOKS",
+    start=0,
+)
+"""Places of the float64 numbers that plain steps read and change.
 
-class Number(IntEnum):
-    """Places of the float64 numbers that plain steps read and change.
-
-    STOP is not 0 once a step is not plain, COUNT steps were taken. STATE is that of `PolicyState`,
-    and the damping of the next step; the rest stays: options, the least pivot of a matrix with
-    which a step is taken, and whether D has still to be looked at.
-    """
-
-    STOP = 0
-    COUNT = 1
-    INITIAL_COST = 2
-    LEAST_RELIEF = 3
-    COST = 4
-    DAMPING = 5
-    TOLERANCE = 6
-    RELIEF = 7
-    GROWTH = 8
-    GRADIENT_NORM = 9
-    NUM_ITERATIONS = 10
-    CONFIRMING = 11
-    RELIEF_COST = 12
-    PROMISED = 13
-    NUM_NOT_FINITE = 14
-    REMAINING = 15
-    NUM_REJECTED = 16
-    RISE = 17
-    RISE_SQUARE = 18
-    ATTAINABLE = 19
-    ASKED_COST = 20
-    IS_ROUNDING = 21
-    KEEPS = 22
-    STEP_DAMPING = 23
-    INITIAL_DAMPING = 24
-    MIN_DAMPING = 25
-    MAX_DAMPING = 26
-    COST_TOLERANCE = 27
-    GRADIENT_TOLERANCE = 28
-    STEP_TOLERANCE = 29
-    LINEAR_TOLERANCE = 30
-    MIN_LINEAR_TOLERANCE = 31
-    MAX_ITERATIONS = 32
-    LEAST_PIVOT = 33
-    LOOKS = 34
-
+STOP is not 0 once a step is not plain, COUNT steps were taken. STATE is that of `PolicyState`, and
+the damping of the next step; the rest stays: options, the least pivot of a matrix with which a step
+is taken, and whether D has still to be looked at."""
 
 _ALL = tuple(Number)
 STATE = _ALL[Number.INITIAL_COST : Number.STEP_DAMPING + 1]
@@ -83,7 +52,6 @@ class PlainSteps(NamedTuple):
     """Steps that were taken in compiled code.
 
     Attributes:
-        numbers: By `Number`, behind them.
         rows: Of each step the cost behind it, its damping and its gain ratio.
     """
 
@@ -112,22 +80,12 @@ def may_be_plain(state: PolicyState, options: CompleteOptions) -> bool:
 
 
 def plain_numbers(state: PolicyState, options: CompleteOptions, *, looks: bool) -> list[float]:
-    """Return the numbers that decide plain steps; the least pivot is the linear solver's.
-
-    Args:
-        state: Before them.
-        options: Limits and tolerances.
-        looks: Whether D has still to be looked at, see `derivative_sizes`.
-    """
+    """Return the numbers that decide plain steps; the least pivot is the linear solver's."""
     return [0.0, 0.0, *state, step_damping(state, options), *_chosen(options), 0.0, looks]
 
 
 def behind_plain(numbers: Sequence[float]) -> PolicyState:
-    """The state behind plain steps.
-
-    Args:
-        numbers: By `Number`, behind them.
-    """
+    """The state behind plain steps."""
     state = PolicyState._make(numbers[Number.INITIAL_COST : Number.STEP_DAMPING])
     return state._replace(
         num_iterations=int(state.num_iterations),

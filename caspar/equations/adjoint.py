@@ -32,8 +32,7 @@ from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Call, TableEntry
 from caspar.ir.scalar import Scalar, dot, total
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 
@@ -74,11 +73,8 @@ def hessian_kernel(factor: TracedFactor, *, is_exact: bool) -> KernelSpec:
     """Writes `hessian`, the lower triangle of the second derivative of the cost, row by row.
 
     Rows and columns are those of the tangents of the nodes, one argument after the other. Items are
-    instances in the order in which they were given; those of weight 0 write zeros.
-
-    Args:
-        factor: The factor.
-        is_exact: Else without second derivatives of the residual and the loss: w rho' J^T J.
+    instances in the order in which they were given; those of weight 0 write zeros. If it is not
+    exact, it is without second derivatives of the residual and the loss: w rho' J^T J.
     """
     kernel = _builder(factor, "hessian_exact" if is_exact else "hessian_gauss_newton")
     evaluation = kernel.evaluate(FLOAT)
@@ -118,11 +114,8 @@ def constraint_kernel(factor: TracedFactor, *, is_curved: bool) -> KernelSpec:
     """Writes c of an instance of a constraint, and its Jacobians.
 
     Writes the residual, which is c, and `<argument>__jacobian` of each node argument, row by row.
-
-    Args:
-        factor: The constraint, as its function is.
-        is_curved: Also reads `multiplier`, l, and writes `hessian`, the second derivative of l^T c:
-            see `hessian_kernel`.
+    If it is curved, it also reads `multiplier`, l, and writes `hessian`, the second derivative of
+    l^T c: see `hessian_kernel`.
     """
     kernel = _builder(factor, "curved" if is_curved else "constraint")
     evaluation = kernel.evaluate(FLOAT)
@@ -203,7 +196,6 @@ def load_dims(table: Argument, num_loads: int) -> dict[str, int]:
 
 
 def _loads(kernel: FactorBuilder, factor: TracedFactor) -> dict[str, list[Call]]:
-    """The loads of tables, of arguments with some."""
     found = {one.name: kernel.graph.gathers(one.value_name) for one in factor.tables}
     return {name: calls for name, calls in found.items() if len(calls) > 0}
 
@@ -217,7 +209,6 @@ def _write(kernel: FactorBuilder, argument: Argument, values: Sequence[Scalar]) 
 
 
 def _slope(evaluation: Evaluation) -> Scalar | None:
-    """w rho'; None: 1."""
     slope = evaluation.slope_of_loss
     if not evaluation.factor.is_weighted:
         return slope
@@ -237,14 +228,12 @@ def _counted(evaluation: Evaluation, values: Sequence[Scalar]) -> list[Scalar]:
 
 
 def _columns(factor: TracedFactor, blocks: Blocks) -> list[list[Scalar]]:
-    """Columns of the rows x tangent_dim blocks of all node arguments, in order."""
     return [
         list(column) for node in factor.nodes for column in zip(*blocks[node.name], strict=True)
     ]
 
 
 def _gradients(evaluation: Evaluation, jacobian: Blocks) -> list[Scalar]:
-    """g: w rho' J^T r, of all node arguments."""
     slope = _slope(evaluation)
     pull = [_times(slope, row) for row in evaluation.residual]
     return [dot(column, pull) for column in _columns(evaluation.factor, jacobian)]

@@ -31,7 +31,7 @@ from caspar.memory.access import Accessor
 from caspar.memory.array import address
 from caspar.memory.layout import object_scalars
 from caspar.runtime.backend import Backend
-from caspar.runtime.nvidia.usage import KernelUsage
+from caspar.runtime.nvidia.occupancy import KernelUsage
 
 RUNS = 20
 """Samples by default; each is the mean over runs that take a millisecond together."""
@@ -184,9 +184,8 @@ class KernelProfile:
 def profile_plan(traced: TracedKernel, plan: CallPlan, runs: int) -> KernelProfile:
     """Measure a call. What it adds is added by every run.
 
-    Raises:
-        InputError: There are no items, or no runs.
-        OutOfMemoryError: The arrays that are copied for comparison do not fit.
+    Raises an `InputError` if there are no items, or no runs, an `OutOfMemoryError` if the arrays
+    that are copied for comparison do not fit.
     """
     num_samples = _checked_runs(traced.name, runs)
     if plan.kernel is None:
@@ -279,7 +278,6 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def _scaled(number: float) -> str:
-    """Three digits with the prefix of a unit: `4.18 T`."""
     for size, prefix in _PREFIXES:
         if number >= size:
             return f"{number / size:.3g} {prefix}"
@@ -287,14 +285,12 @@ def _scaled(number: float) -> str:
 
 
 def _time_text(seconds: float) -> str:
-    """Microseconds; of long times milliseconds."""
     if seconds < 9.995e-3:
         return f"{_digits(seconds * 1e6)} us"
     return f"{_digits(seconds * 1e3)} ms"
 
 
 def _digits(number: float) -> str:
-    """Three digits, or all before the point."""
     return f"{number:.{max(0, 3 - len(str(int(number))))}f}"
 
 
@@ -331,12 +327,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ObjectCount:
-    """The number of objects that an array has for n items, with options at their defaults.
-
-    Attributes:
-        per_item: Objects for each further item; None: any number is allowed.
-        spare: Objects besides these.
-    """
+    """The objects that an array has for n items: `per_item` (None: any number) and `spare` ones."""
 
     per_item: float | None
     spare: int = 0
@@ -392,5 +383,4 @@ def _bytes(access: Accessor, dim: int, dtype: DType) -> float:
 
 
 def _index(access: Accessor) -> float:
-    """An int32, or two uint16 that stand for it in a tile."""
     return float(DType.INT32.itemsize if "index" in access.options else 0)

@@ -1,7 +1,7 @@
 """Checks that a graph or a program obeys the rules of its representation.
 
 Input: a `Graph` or a `Program`. Output: none, or `VerificationError` with the offending call or
-instruction printed. Linear in the number of calls; run at stage borders, in tests and on demand.
+instruction printed. Linear in the number of calls; tests run it at stage borders.
 """
 
 import re
@@ -21,11 +21,7 @@ _LOGIC = frozenset({Op.AND, Op.OR, Op.NOT})
 
 
 def verify_graph(graph: Graph) -> None:
-    """Check a graph: ops, arity, typing, topological order, memory accesses.
-
-    Raises:
-        VerificationError: A rule is broken; the message prints the call.
-    """
+    """Check ops, arity, typing, topological order, memory accesses; an error prints the call."""
     boolean_values: dict[int, bool] = {}
     memory = _MemoryRules()
     for number, call in enumerate(graph.calls):
@@ -51,11 +47,7 @@ def verify_graph(graph: Graph) -> None:
 
 
 def verify_program(program: Program) -> None:
-    """Check a program: ops, arity, typing, registers written before read, register counts.
-
-    Raises:
-        VerificationError: A rule is broken; the message prints the instruction.
-    """
+    """Check ops, arity, typing, registers written before read; an error prints the instruction."""
     written: set[str] = set()
     memory = _MemoryRules()
     for number, instruction in enumerate(program.instructions):
