@@ -31,7 +31,8 @@ def test_a_call_returns_what_the_kernel_returns() -> None:
     assert type(found) is type(expected)
     for one, other in zip(found, expected, strict=True):
         assert isinstance(one, torch.Tensor)
-        np.testing.assert_array_equal(one, other)
+        # rows of NumPy may have gone to a GPU, whose last bits are others
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_gradcheck_of_every_access() -> None:
