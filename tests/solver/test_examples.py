@@ -22,6 +22,7 @@ from examples import (
     bundle_adjustment,
     calibration_errors,
     camera_prototype,
+    direct_odometry,
     inverse_kinematics,
     kernel_example,
     localisation,
@@ -264,6 +265,13 @@ def test_molecules_are_found() -> None:
     spots, _ = localisation.make(10_000)
     error = result.values["Spot"][:, :2] - spots[:, :2]
     assert np.abs(error).mean() < 0.06
+
+
+def test_a_camera_is_followed() -> None:
+    truth, found = direct_odometry.main(16)
+    assert np.linalg.norm(found[:, 4:] - truth[:, 4:], axis=1).max() < 0.003
+    turned = Rotation.from_quat(found[:, :4]).inv() * Rotation.from_quat(truth[:, :4])
+    assert turned.magnitude().max() < 0.002
 
 
 def test_an_arm_reaches_its_goals() -> None:
