@@ -23,6 +23,7 @@ from examples import (
     calibration_errors,
     camera_prototype,
     direct_odometry,
+    growing_map,
     inverse_kinematics,
     kernel_example,
     localisation,
@@ -43,7 +44,10 @@ EXAMPLES = Path(bundle_adjustment.__file__).parent
 BY_LAUNCHERS = ("several_processes.py",)
 """Started by torchrun and the like: see `tests/solver/ranks`."""
 NAMES = sorted({path.name for path in EXAMPLES.glob("*.py")} - {*BY_LAUNCHERS})
-ARGUMENTS = {"multiple_factors.py": ["--poses", "400", "--landmarks", "60"]}
+ARGUMENTS = {
+    "growing_map.py": ["--poses", "150"],
+    "multiple_factors.py": ["--poses", "400", "--landmarks", "60"],
+}
 WITHOUT_REPORT = (
     *("kernel_example.py", "localisation.py", "outliers.py", "point_cloud.py", "relaxation.py"),
     *("differentiable_calibration.py", "inverse_kinematics.py", "learned_noise.py"),
@@ -272,6 +276,18 @@ def test_a_camera_is_followed() -> None:
     assert np.linalg.norm(found[:, 4:] - truth[:, 4:], axis=1).max() < 0.003
     turned = Rotation.from_quat(found[:, :4]).inv() * Rotation.from_quat(truth[:, :4])
     assert turned.magnitude().max() < 0.002
+
+
+def test_a_map_grows_at_its_minimum(tmp_path: Path) -> None:
+    picture = tmp_path / "map.png"
+    made, result = growing_map.main(["--poses", "300", "--picture", str(picture)])
+    assert (len(made.poses), result.problem.nodes["Tree"]) == (300, len(made.trees))
+    assert result.initial_cost <= 1.001 * result.final_cost
+    assert picture.stat().st_size > 1000
+    graph = [str(growing_map.DRIVE.with_name("M3500.g2o.bz2")), "--poses", "120"]
+    made, result = growing_map.main(graph)
+    assert result.problem.factors["odometry"] > 119
+    assert result.initial_cost <= 1.001 * result.final_cost
 
 
 def test_an_arm_reaches_its_goals() -> None:
