@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from caspar.errors import InputError, OptionError
+from caspar.frontend.factors.factor import constraint_kinds
 from caspar.live.gaussian import Gaussian
 from caspar.live.gaussians import Gaussians
 from caspar.live.incremental import Incremental, UpdateResult
-from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows, empty_tables
+from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows, empty_tables, on_host
 from caspar.options import (
     MAX_ITERATIONS,
     BackendChoice,
@@ -23,9 +24,9 @@ from caspar.options import (
     SolveOptionsDict,
     checked_count,
 )
-from caspar.runtime.arrays import to_numpy
 from caspar.runtime.select import select_backend
 from caspar.solver.choice.recipe import checked_factors
+from caspar.solver.constraints.penalised_arrays import check_names
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.constraints import read_fixed
 from caspar.solver.input.problem_reader import read_factor
@@ -53,7 +54,7 @@ class Problem:
         **options: As for `caspar.Solver`; they are those of `solve`.
 
     Raises:
-        FactorError, BackendError, OptionError: As `caspar.Solver`; or a constraint is among them.
+        FactorError, BackendError, OptionError: As `caspar.Solver`.
         InputError: A factor counts nodes by position (`TunableUnique`, `TunablePair`).
 
     Example:
@@ -74,14 +75,15 @@ class Problem:
         self._begin(factors, options)
 
     def _begin(self, factors: Any, options: Mapping[str, Any]) -> None:
-        checked_factors(factors, without_constraints="Problem")
         self._solver = Solver(factors, **options)
+        self._constraints = constraint_kinds(checked_factors(factors))
         self._options, self._lock = options, RLock()
         self._given = factors
         self._nodes, self._factors = empty_tables(factors)
         self._backend = select_backend(BackendChoice.CPU)
         self._gaussians = Gaussians(self._backend, self._nodes)
-        self._incremental = Incremental(self._backend, self._nodes, self._factors, self._gaussians)
+        plain = {name: t for name, t in self._factors.items() if name not in self._constraints}
+        self._incremental = Incremental(self._backend, self._nodes, plain, self._gaussians)
 
     def __repr__(self) -> str:
         """Counts."""
@@ -127,7 +129,7 @@ class Problem:
         """
         with self._lock:
             table = self._node_table(name)
-            rows = np.asarray(self._reader().of_node(table.node, _on_host(values)), np.float64)
+            rows = np.asarray(self._reader().of_node(table.node, on_host(values)), np.float64)
             made = table.add(rows, self._incremental.num_unknowns)
             self._incremental.num_unknowns += len(rows) * table.dim
             return made
@@ -152,9 +154,9 @@ class Problem:
                 from caspar.frontend.patches import with_patches
 
                 arrays = with_patches({name: arrays}, [table.given])[name]
-            given = dict(arrays) if isinstance(arrays, Mapping) else arrays
+            check_names({name: arrays}, tuple(self._constraints))
+            given = on_host(arrays)
             if isinstance(given, dict):
-                given = {key: _on_host(one) for key, one in given.items()}
                 for source in table.nodes:
                     if source in given:
                         nodes = self._of_argument(table, source)
@@ -246,6 +248,7 @@ class Problem:
                 for one, numbers in chosen.items()
             }
             touched, gaussians = self._touching(removed), self._gaussians.touching(removed)
+            self._refuse_constraints("marginalize", touched)
             incremental = self._incremental
 
             def make() -> Gaussian | None:
@@ -273,7 +276,7 @@ class Problem:
         with self._lock:
             table = self._node_table(name)
             places = table.places(f"set_values, node type {name}", ids)
-            rows = self._reader().of_node(table.node, _on_host(values))
+            rows = self._reader().of_node(table.node, on_host(values))
             _check_length(f"set_values, node type {name}", len(rows), len(places), "ids")
             table.values.rows[places] = rows
             self._incremental.forget()
@@ -296,7 +299,7 @@ class Problem:
             where = f"set_fixed, node type {name}"
             given = held
             if not isinstance(held, Mapping | bool | np.bool_):
-                array = np.asarray(_on_host(held))
+                array = np.asarray(on_host(held))
                 if array.dtype.kind != "b":
                     given = table.places(where, held)
             counts = {name: table.count}
@@ -333,7 +336,7 @@ class Problem:
                         "handles at once"
                     )
             # with the rest as it is, what is new is checked as ever
-            given = {**table.arrays(places), **_on_host(arrays)}
+            given = {**table.arrays(places), **on_host(arrays)}
             counts = {one: nodes.count for one, nodes in self._nodes.items()}
             read = read_factor(table.given, given, counts, self._reader())
             _check_length(where, read.count, len(places), "handles")
@@ -438,8 +441,6 @@ class Problem:
     def refused(self, name: str) -> NDArray[np.bool_]:
         """Return which instances are left out: they look up outside of a table that refuses that.
 
-        They are evaluated at the current values, by a `caspar.Solver`.
-
         Args:
             name: Of the factor. Tables of a class with `border="refuse"` count.
 
@@ -451,9 +452,9 @@ class Problem:
         """
         with self._lock:
             table = self._factor_table(name)
-            if table.count == 0 or not table.factor.inside:
-                return np.zeros(table.count, np.bool_)
-            return self._solver.evaluate(self.arrays()).refused(name)
+            if table.count > 0 and table.factor.inside:
+                return self._solver.evaluate(self.arrays()).refused(name)
+            return np.zeros(table.count, np.bool_)
 
     def update(self, *, max_iterations: int = 1, cost_tolerance: float = 1e-7) -> UpdateResult:
         """Move the values towards the minimum, as quickly as can be.
@@ -471,6 +472,7 @@ class Problem:
         checked = SolveOptions(cost_tolerance=cost_tolerance)
         assert checked.cost_tolerance is not None
         with self._lock, self._backend.scope():
+            self._refuse_constraints("update")
             return self._incremental.run(most, checked.cost_tolerance)
 
     def solve(
@@ -499,6 +501,7 @@ class Problem:
         checked = SolveOptions.from_mapping(options)
         with self._lock:
             if len(self.gaussians) > 0:
+                self._refuse_constraints("solve with Gaussians")
                 named = [*options, *(["bounds"] if bounds is not None else [])]
                 with self._backend.scope():
                     return self._incremental.solve(checked, named)
@@ -528,6 +531,7 @@ class Problem:
             RankDeficiencyError: Factors leave some direction free.
         """
         with self._lock, self._backend.scope():
+            self._refuse_constraints("covariance")
             chosen = {}
             for name, ids in blocks.items():
                 table = self._node_table(name)
@@ -551,6 +555,16 @@ class Problem:
     def _of_argument(self, table: FactorTable, source: str) -> NodeTable:
         (name,) = {one.node_type.name for one in table.arguments if one.source == source}
         return self._nodes[name]
+
+    def _refuse_constraints(self, what: str, touched: Mapping[str, Flags] | None = None) -> None:
+        """Refuse what does not keep constraints, if there are instances, or touched ones."""
+        for name in self._constraints:
+            count = self._factors[name].count if touched is None else int(touched[name].sum())
+            if count > 0:
+                raise InputError(
+                    f"{what}: {count} instances of constraint {name}; only solve keeps them, if "
+                    "there are no Gaussians"
+                )
 
     def _touching(self, removed: Mapping[str, Flags]) -> dict[str, Flags]:
         return {name: table.touching(removed) for name, table in self._factors.items()}
@@ -578,15 +592,6 @@ def _found(tables: Mapping[str, Table], name: str, what: str) -> Table:
     if table is None:
         raise unknown_name(name, what, tables)
     return table
-
-
-def _on_host(given: Any) -> Any:
-    """An array of any library as NumPy's; everything else as it is."""
-    if isinstance(given, Mapping):
-        return {key: _on_host(one) for key, one in given.items()}
-    if isinstance(given, np.ndarray) or not hasattr(given, "shape"):
-        return given
-    return to_numpy(given.get() if hasattr(given, "get") else given)
 
 
 def _check_length(where: str, found: int, expected: int, what: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from caspar.errors import InputError
-from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.factor import Factor, constraint_kinds
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import (
     WEIGHT,
@@ -254,6 +254,7 @@ class FactorTable(Numbered):
 
     Args:
         factor: The factor, with its loss.
+        is_weighted: Whether instances may have weights: not those of constraints.
 
     Attributes:
         factor: It, with a weight and the parameters of its loss for each instance.
@@ -264,10 +265,10 @@ class FactorTable(Numbered):
         pools: By the user's name of each argument that holds tables these.
     """
 
-    def __init__(self, factor: TracedFactor) -> None:
+    def __init__(self, factor: TracedFactor, *, is_weighted: bool = True) -> None:
         super().__init__(f"factor {factor.name}", "handle")
         self.given = factor
-        self.factor = with_terms(factor, term_names(factor))
+        self.factor = with_terms(factor, term_names(factor) if is_weighted else ())
         self.arguments = self.factor.nodes
         self._shared = {
             one.source for one in self.factor.inputs if one.kind is ArgumentKind.CONST_UNIQUE
@@ -436,6 +437,15 @@ class FactorTable(Numbered):
         return np.zeros((1,) * (1 + kind.dims) + ((kind.channels,) if kind.channels > 1 else ()))
 
 
+def on_host(given: Any) -> Any:
+    """An array of any library as NumPy's; everything else as it is."""
+    if isinstance(given, Mapping):
+        return {key: on_host(one) for key, one in given.items()}
+    if isinstance(given, np.ndarray) or not hasattr(given, "shape"):
+        return given
+    return to_numpy(given.get() if hasattr(given, "get") else given)
+
+
 def empty_tables(
     factors: Sequence[Factor] | Factor,
 ) -> tuple[dict[str, NodeTable], dict[str, FactorTable]]:
@@ -446,9 +456,9 @@ def empty_tables(
         InputError: A factor counts nodes by position.
     """
     given = [factors] if isinstance(factors, Factor) else factors
-    traced = [traced_factor(factor) for factor in given]
+    traced, constraints = [traced_factor(factor) for factor in given], constraint_kinds(given)
     nodes = {one.node_type.name: one.node_type for factor in traced for one in factor.nodes}
     return (
         {name: NodeTable(node) for name, node in nodes.items()},
-        {factor.name: FactorTable(factor) for factor in traced},
+        {one.name: FactorTable(one, is_weighted=one.name not in constraints) for one in traced},
     )

@@ -307,16 +307,6 @@ def test_a_shared_constant_stays_the_same() -> None:
     assert len(problem.arrays()["sight"]["station"]) == 32
 
 
-@caspar.constraint(kind="zero")
-def apart(station: Annotated[Station, caspar.TunableShared]) -> sf.V1:
-    return sf.V1(station[0] - 1)
-
-
-def test_constraints_are_refused() -> None:
-    with pytest.raises(caspar.errors.FactorError, match="apart"):
-        caspar.Problem([known, apart], backend="cpu")
-
-
 def test_nodes_by_position_are_refused() -> None:
     with pytest.raises(caspar.errors.InputError, match="mark it with TunableShared"):
         caspar.Problem([by_position], backend="cpu")
@@ -347,3 +337,50 @@ def test_a_solve_takes_bounds() -> None:
     walking.marginalize("Station", ids[:1])
     with pytest.raises(caspar.errors.OptionError, match="bounds"):
         walking.solve(bounds={"Station": (0.0, 2.0)})
+
+
+@caspar.constraint(kind="zero")
+def rod(
+    start: Annotated[Station, caspar.TunableShared],
+    end: Annotated[Station, caspar.TunableShared],
+    length: Annotated[sf.Scalar, caspar.ConstSequential],
+) -> sf.V1:
+    """Two stations are so far apart."""
+    return sf.V1((end - start).squared_norm() - length**2)
+
+
+def test_a_solve_keeps_constraints() -> None:
+    """Their instances come and go like those of factors; what does not keep them is refused."""
+    problem = caspar.Problem([known, rod], backend="cpu", precision="float64")
+    ids = problem.add_nodes("Station", [[0.0, 0.0], [1.0, 1.0], [3.0, 0.0]])
+    places = [[0.0, 0.0], [1.0, 1.0], [3.0, 0.0]]
+    problem.add_factors("known", {"station": ids, "place": places})
+    rods = problem.add_factors(
+        "rod", {"start": ids[:2], "end": ids[1:], "length": np.array([2.0, 1.0])}
+    )
+    result = problem.solve()
+    assert result.status.is_success
+    assert result.multipliers["rod"].shape == (2, 1)
+    lengths = np.linalg.norm(np.diff(problem.values["Station"], axis=0), axis=1)
+    assert_allclose(lengths, [2.0, 1.0], atol=1e-9)
+    for call in (
+        problem.update,
+        lambda: problem.covariance({"Station": ids}),
+        lambda: problem.marginalize("Station", ids[:1]),
+    ):
+        with pytest.raises(caspar.errors.InputError, match="instances of constraint rod"):
+            call()
+    problem.set_arguments("rod", rods[1:], {"length": np.array([1.5])})
+    problem.remove_factors("rod", rods[:1])
+    problem.solve()
+    assert np.linalg.norm(problem.values["Station"][2] - problem.values["Station"][1]) == (
+        pytest.approx(1.5, abs=1e-9)
+    )
+    problem.marginalize("Station", ids[:1])  # no rod touches it any more
+    copy = pickle.loads(pickle.dumps(problem))
+    copy.remove_factors("rod", rods[1:])
+    assert copy.update(max_iterations=5).status.is_success
+    with pytest.raises(caspar.errors.InputError, match="weight"):
+        problem.add_factors(
+            "rod", {"start": ids[1:2], "end": ids[2:], "length": [1.0], "weight": [2.0]}
+        )
