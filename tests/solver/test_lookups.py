@@ -352,3 +352,53 @@ def test_kernels_refuse_other_accesses() -> None:
 
     with pytest.raises(KernelError, match=r"ReadUnique \(one table\) or ReadIndexed"):
         wrong(np.zeros((3, 4)))
+
+
+class Distance(caspar.Grid, dims=2, method="cubic"):
+    """Metres to the nearest obstacle."""
+
+
+class Spot(sf.V2):
+    """A place."""
+
+
+@caspar.constraint(kind="positive")
+def keeps_away(
+    spot: Annotated[Spot, caspar.TunableShared],
+    field: Annotated[Distance, caspar.ConstUnique],
+) -> sf.V1:
+    """A place is at least one metre from an obstacle."""
+    return sf.V1(field.at(spot[0], spot[1]) - 1)
+
+
+def test_constraints_look_up() -> None:
+    """In a `Solver` and in a batch: a place near a disc goes straight out of its margin."""
+    near = caspar.factors.prior(Spot, noise="unit", name="near")
+    rows, columns = np.mgrid[:20, :20]
+    field = np.hypot(columns - 10.0, rows - 10.0) - 3.0
+    wanted = np.array([[9.0, 8.5]])
+    arrays = {
+        "Spot": [[9.0, 8.0]],
+        "near": {"value": [0], "expected": wanted},
+        "keeps_away": {"spot": [0], "field": field},
+    }
+    factors = [near, keeps_away]
+    result = caspar.Solver(factors, backend="cpu", precision="float64").solve(arrays)
+    (spot,) = result.values["Spot"]
+    assert result.status.is_success
+    assert result.violation.unscaled <= 1e-9
+    out = (wanted[0] - 10.0) / np.linalg.norm(wanted[0] - 10.0)
+    assert_allclose(spot, 10.0 + 4.0 * out, atol=0.05)  # the field is interpolated
+    assert result.multipliers["keeps_away"][0, 0] == pytest.approx(
+        np.linalg.norm(spot - wanted[0]), rel=0.05
+    )
+    batch = caspar.BatchSolver(factors, backend="cpu")
+    found = batch.solve(
+        {
+            "Spot": np.array([[9.0, 8.0]]),
+            "near": {"expected": wanted[None]},
+            "keeps_away": {"field": field[None]},
+        }
+    )
+    assert found.is_success.all()
+    assert_allclose(np.asarray(found.values["Spot"]).reshape(2), spot, atol=1e-6)
