@@ -33,7 +33,7 @@ from examples.inverse_kinematics import ABOUT_X, ALONG_X, ALONG_Z, LOWER, MIDDLE
 
 Floats = NDArray[np.float64]
 
-REACHED = {"float64": 1e-6, "float32": 1e-4}
+REACHED: dict[BatchPrecisionName, float] = {"float64": 1e-6, "float32": 1e-4}
 """Greatest distance of a hand that counts as reached, metres and radians."""
 
 SAME = 1e-6
@@ -200,40 +200,42 @@ def away(joints: Floats, goals: Floats) -> Floats:
     return farther
 
 
+def _row(
+    name: str,
+    is_success: NDArray[np.bool_],
+    far: Floats,
+    limit: float,
+    spent: tuple[float, float],
+    share: str,
+    iterations: str,
+) -> list[str]:
+    """The line of a table for some solves of caspar."""
+    return [
+        name,
+        f"{len(far):,}",
+        share,
+        f"{int((is_success & (far > limit)).sum())}",
+        f"{far[is_success].max():.1e}",
+        *(f"{len(far) / one:,.0f}" for one in spent),
+        iterations,
+    ]
+
+
 def page(count: int, num_peer: int, backend: BackendName) -> str:
     """The tables in Markdown."""
     goals = drawn(count)
     rows, ends, exact = [], [], np.zeros(0)
     for precision in REACHED:
-        result, times = by_caspar(goals, backend, precision)  # type: ignore[arg-type]
+        result, times = by_caspar(goals, backend, precision)
         far, is_success = away(np.asarray(result.values["Joints"]), goals), result.is_success
-        is_reached = far <= REACHED[precision]
-        rows.append(
-            [
-                f"caspar, {precision}",
-                f"{count:,}",
-                f"{100 * is_success.mean():.1f} %",
-                f"{int((is_success & ~is_reached).sum())}",
-                f"{far[is_success].max():.1e}",
-                *(f"{count / one:,.0f}" for one in times),
-                f"{result.iterations.mean():.0f}",
-            ]
-        )
+        said = f"{100 * is_success.mean():.1f} %", f"{result.iterations.mean():.0f}"
+        rows.append(_row(f"caspar, {precision}", is_success, far, REACHED[precision], times, *said))
         counts = Counter({one.name: number for one, number in result.counts.items()})
         ends.append([precision, ", ".join(f"{number:,} {name}" for name, number in counts.items())])
-        joints, is_solved, iterations, spent = with_restarts(goals, backend, precision)  # type: ignore[arg-type]
-        again = away(joints, goals)
-        rows.append(
-            [
-                f"caspar, {precision}, with restarts",
-                f"{count:,}",
-                f"{100 * is_solved.mean():.2f} %",
-                f"{int((is_solved & (again > REACHED[precision])).sum())}",
-                f"{again[is_solved].max():.1e}",
-                *(f"{count / one:,.0f}" for one in spent),
-                f"{iterations.mean():.0f}",
-            ]
-        )
+        joints, is_solved, iterations, spent = with_restarts(goals, backend, precision)
+        said = f"{100 * is_solved.mean():.2f} %", f"{iterations.mean():.0f}"
+        name, far = f"caspar, {precision}, with restarts", away(joints, goals)
+        rows.append(_row(name, is_solved, far, REACHED[precision], spent, *said))
         if precision == "float64":
             costs = 0.5 * ((np.asarray(result.values["Joints"]) - MIDDLE) ** 2).sum(axis=1)
             exact = np.where(is_success, costs, np.nan)

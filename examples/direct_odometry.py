@@ -56,7 +56,7 @@ def photometric(
 
 @dataclass(frozen=True)
 class Frame:
-    """What the camera delivers.
+    """A picture with depths.
 
     Attributes:
         picture: (HEIGHT, WIDTH) intensities.
@@ -95,7 +95,7 @@ def texture(points: Array) -> Array:
 
 
 def rendered(pose: Array, rng: np.random.Generator) -> Frame:
-    """What a camera sees in the room, with noise."""
+    """The picture and the depths of a camera in the room, with noise."""
     directions = Rotation.from_quat(pose[:4]).apply(rays().reshape(-1, 3))
     place = pose[4:]
     with np.errstate(divide="ignore"):

@@ -64,7 +64,7 @@ def moved(pose: Array, motion: Array) -> Array:
 
 @dataclass
 class Map:
-    """What is known of a drive so far.
+    """The map of a drive so far.
 
     Attributes:
         problem: The poses and trees.

@@ -158,7 +158,7 @@ def check(axes: int, dtype: DType, backend: Backend, target: str) -> None:
     """Compare all lookups with the formula."""
     spec, given = lookup_kernel(axes, dtype, LOOKUPS), problem(axes, dtype)
     truth = np.concatenate([given.truth(lookup) for lookup in LOOKUPS], axis=1)
-    tolerance = 1e-13 if dtype is DType.FLOAT64 else 3e-5
+    tolerance = 1e-14 if dtype is DType.FLOAT64 else 1e-6
     assert_allclose(run(backend, target, spec, given), truth, 0, tolerance)
 
 
