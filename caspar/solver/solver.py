@@ -130,7 +130,7 @@ class Solver(Remade):
         self._choices = {"backend": backend, **chosen, "devices": devices}
         start = time.perf_counter()
         is_alone = type(devices) is int and devices == 1
-        refused = "" if is_alone else "Solver on several devices"
+        refused = "a Solver of several ranks" if self._has_ranks else ""
         self._given = checked_factors(factors, without_constraints=refused)
         with showing(None):
             recipe = make_recipe(self._given, **chosen)
@@ -188,12 +188,16 @@ class Solver(Remade):
 
         return Gradients(self.backend, self._session.recipe)
 
-    def _refuse_ranks(self, method: str) -> None:
+    @property
+    def _has_ranks(self) -> bool:
         if self._choices["devices"] == 1:
-            return
+            return False
         from caspar.runtime.group.ranks import Ranks
 
-        if isinstance(self._choices["devices"], Ranks):
+        return isinstance(self._choices["devices"], Ranks)
+
+    def _refuse_ranks(self, method: str) -> None:
+        if self._has_ranks:
             raise UnsuitedError(
                 f"Solver.{method} needs all factors in one process, of which ranks have parts",
                 "Make a solver with devices=1 on one rank, and pass it everything.",

@@ -259,5 +259,5 @@ def refuse_constraints(factors: Sequence[Factor], what: str) -> None:
     names = ", ".join(constraint_kinds(factors))
     if names != "":
         raise FactorError(
-            f"{what} does not take constraints yet: {names}. Use a Solver on one device"
+            f"{what} does not take constraints yet: {names}. Use a Solver in one process"
         )

@@ -9,6 +9,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.options import BackendName, PrecisionName
+from tests.solver.shards.sharing import sharing
 from tests.solver.solving import ON_BACKENDS
 from tests.solver.test_fixed import MARKS, METHODS, SIGHTINGS, VIEWS, View, sighting
 from tests.support_cudss import require_library
@@ -102,3 +103,59 @@ def test_the_loop_alone_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lengths == pytest.approx(arrays()["rod"]["length"][:, 0], rel=1e-8)
     multipliers = best().multipliers["rod"]
     assert result.multipliers["rod"] == pytest.approx(multipliers, rel=1e-4)
+
+
+ON_TWO = pytest.mark.parametrize(
+    ("backend", "devices"), [("cpu", 2), pytest.param("cuda", 2, marks=pytest.mark.gpu)]
+)
+
+
+def halves(rows: Any) -> list[Any]:
+    """An array in two parts."""
+    return [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+@ON_TWO
+def test_several_devices_end_there(
+    backend: BackendName, devices: int, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Newton's method, and by the loop alone; arrays may be in parts."""
+    from caspar.solver.constraints.lagrangian import Lagrangian
+
+    if not is_small:
+        monkeypatch.setattr(Lagrangian, "suits", lambda *_: False)
+    solver = sharing((sighting, rod), devices, backend, precision="float64")
+    own = arrays()
+    parts = {
+        "View": own["View"],
+        "Mark": halves(own["Mark"]),
+        "sighting": {name: halves(rows) for name, rows in own["sighting"].items()},
+        "rod": {name: halves(rows) for name, rows in own["rod"].items()},
+    }
+    for given in (own, parts):
+        result = solver.solve(given, fixed=FIXED)
+        assert result.status.is_success
+        assert result.device.startswith(f"{devices} x")
+        assert result.final_cost == pytest.approx(best().final_cost, rel=1e-8)
+        lengths = between(result.values["View"])
+        assert lengths == pytest.approx(own["rod"]["length"][:, 0], rel=1e-8)
+        assert result.multipliers["rod"] == pytest.approx(best().multipliers["rod"], rel=1e-4)
+        assert np.abs(solver.evaluate({**given, **result.values}).residuals("rod")).max() < 1e-8
+    assert [len(rows) for rows in result.values["Mark"]] == [20, 20]
+
+
+@ON_TWO
+def test_covariances_and_gradients_of_several_devices(backend: BackendName, devices: int) -> None:
+    ones = {"View": np.ones(VIEWS.shape)}
+    found = []
+    for solver in (
+        caspar.Solver([sighting, rod], backend="cpu", precision="float64"),
+        sharing((sighting, rod), devices, backend, precision="float64"),
+    ):
+        result = solver.solve(arrays(), fixed=FIXED)
+        covariance = solver.covariance(result, {"View": [1]})["View"]
+        found.append((covariance, solver.gradient(result, ones)["rod"]["length"]))
+    (wanted, wanted_gradient), (covariance, gradient) = found
+    assert covariance == pytest.approx(wanted, rel=1e-6, abs=1e-10)
+    assert gradient == pytest.approx(wanted_gradient, rel=1e-4)
