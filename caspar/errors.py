@@ -1,14 +1,39 @@
-"""Every exception caspar raises on purpose.
+"""Every exception caspar raises on purpose, and how it warns.
 
 Wrong input is an exception; a numerical outcome (no convergence, a time limit) is not: it is a
 `SolveStatus` in the result. Each message names where (factor, argument, file), what is wrong, what
 is allowed and what to do.
 """
 
-from collections.abc import Mapping
+import difflib
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from caspar.version import install_command
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """Return the known name that somebody may have meant, in brackets, or nothing."""
+    close = difflib.get_close_matches(str(name), list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def warn_user(message: str) -> None:
+    """Issue a `UserWarning` for the first line outside caspar, however many calls lie between.
+
+    That line is also what Python's filters count by: by default a warning is shown once for each.
+    """
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and _is_own(str(frame.f_globals.get("__name__"))):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
+
+
+def _is_own(module: str) -> bool:
+    # a context manager of caspar's is entered by contextlib
+    return module.partition(".")[0] in ("caspar", "contextlib")
 
 
 class CasparError(Exception):

@@ -15,11 +15,11 @@ from caspar.errors import InputError
 from caspar.frontend.markers import Table
 from caspar.frontend.symbolic.field_types import UnitRange
 from caspar.memory.array import Array
-from caspar.solver.input.array_reader import UNIT_ROUNDINGS, UNIT_TOLERANCE, ArrayReader
+from caspar.solver.input.array_reader import ArrayReader, with_unit
 from caspar.user_arrays import object_advice
 
 VALUES, PROBLEM = "values", "problem"
-"""What a ragged argument is passed as."""
+"""Entries of the mapping that a ragged argument is passed as."""
 
 MAX_ROWS = 2**31 - 1
 """Rows of a ragged argument: kernels count them in 32 bits."""
@@ -58,11 +58,7 @@ class Ragged:
 
 
 class BatchArrays:
-    """Reads the arrays of a batch.
-
-    Args:
-        reader: Reads arrays and remembers where the first one lived.
-        check: Whether indices and unit lengths are looked at.
+    """Reads the arrays of a batch; `check` looks at indices and unit lengths.
 
     Attributes:
         num_problems: P, once the first node type was read.
@@ -152,14 +148,10 @@ class BatchArrays:
         return self._shared_out(where, rows, array.shape, problem)
 
     def tables(self, where: str, table: type[Table], given: Any, *, is_pool: bool) -> Rows:
-        """Tables, one after the other; `length` is how many.
+        """One table or several, one after the other; `length` is how many.
 
-        Args:
-            where: Factor and argument.
-            table: Their class.
-            given: One table, or several with an axis for their number in front.
-            is_pool: Whether an index names the tables of instances. Else there is one for each
-                problem, or one for all.
+        `is_pool`: An index names the tables of instances. Else there is one for each problem, or
+        one for all.
         """
         memory = self._reader.tables(where, table, given)
         count, numbers = map(int, memory.shape)
@@ -275,25 +267,10 @@ class BatchArrays:
         self, where: str, rows: Array, units: Sequence[UnitRange], xp: Any, count: int | None
     ) -> Array:
         """Rows whose rotations and directions have unit length, if they nearly have."""
+        place = "row {}".format if count is None else lambda row: f"problem {row // count}"
         for part in units if self._check and rows.shape[0] > 0 else ():
-            columns = slice(part.start, part.stop)
-            norms = xp.sqrt((rows[:, columns] ** 2).sum(axis=1))
-            distances = xp.abs(norms - 1.0)
-            is_wrong = distances > UNIT_TOLERANCE  # not of NaN: its problem has its own word
-            if bool(is_wrong.any()):
-                row = int(xp.flatnonzero(is_wrong)[0])
-                place = f"row {row}" if count is None else f"problem {row // count}"
-                raise InputError(
-                    f"{where}: columns {part.start} to {part.stop - 1} are a {part.meaning} and "
-                    f"must have norm 1; {place} has {float(norms[row]):.6g}. Check the order: "
-                    "SymForce stores rotations as qx qy qz qw (3-D) or cos sin (2-D), in front of "
-                    "the translation"
-                )
-            inexact = distances > UNIT_ROUNDINGS * float(np.finfo(rows.dtype).eps)
-            if bool(inexact.any()):
-                rows = rows.copy()
-                scaled = rows[:, columns] / norms[:, None]
-                rows[:, columns] = xp.where(inexact[:, None], scaled, rows[:, columns])
+            # a problem with NaN has its own word
+            rows = with_unit(where, rows, part, xp, xp.isnan(rows).any(axis=1), place)
         return rows
 
 

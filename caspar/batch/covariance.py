@@ -43,12 +43,9 @@ def find_covariances(
 ) -> Any:
     """The covariance of each problem's unknowns, NaN where they are not determined.
 
-    Args:
-        backend: Where kernels run.
-        kernel_of: Gives that of `generate.covariance_kernel` for a shape.
-        batch: Without bounds.
-        like: An array that the user gave: its library and device are those of the result.
-        scales_by_variance: Multiply by the sum of squared residuals over the degrees of freedom.
+    `kernel_of` gives the kernel for a shape; `batch` has no bounds; the result has library and
+    device of `like`. `scales_by_variance`: Multiply by the sum of squared residuals over the
+    degrees of freedom.
     """
     xp, count, size = backend.xp, batch.num_problems, batch.shape.num_unknowns
     costs, handed = xp.empty(count), xp.zeros(1, np.int32)
@@ -133,12 +130,7 @@ def arrays_after(
     fixed: Mapping[str, Any] | None,
     bounds: Mapping[str, Any] | None,
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """Arrays with the values after a solve, what is held, and bounds.
-
-    Args:
-        solved: A result, or arrays with values.
-        fixed: None: of a result what its solve held.
-        bounds: Likewise.
+    """Arrays with the values after a solve, what is held, and bounds: by default those of a result.
 
     Raises:
         InputError: The result is a copy, which does not hold its arrays; or they have been written

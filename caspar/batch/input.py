@@ -4,7 +4,6 @@ Input: node type name -> values, factor name -> arguments. Output: a `Batch`: th
 kernel depends on, and what it is bound to. Once for each solve.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -16,7 +15,7 @@ from caspar.batch.arrays import VALUES, BatchArrays, Ragged, Rows
 from caspar.batch.generate import parameters as names
 from caspar.batch.generate.programs import constant_name
 from caspar.batch.generate.shape import BatchShape, Instances, ProblemFactor, batch_shape
-from caspar.errors import InputError
+from caspar.errors import InputError, meant
 from caspar.frontend.factors.loss import LossParameter
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
@@ -32,8 +31,6 @@ class Batch:
     """Checked arrays of a batch.
 
     Attributes:
-        num_problems: P.
-        shape: What all problems have in common.
         starts: By node type, (P * count, storage_dim) start values.
         dtypes: By node type, the floating type its values go back in.
         free: By masked node type, (P * count, tangent_dim) numbers, 1 where a component moves.
@@ -62,9 +59,6 @@ class Terms:
     """Factors as their weights and the parameters of their losses are given.
 
     Each is made once, as the text that determines it takes milliseconds.
-
-    Args:
-        factors: Without terms.
     """
 
     def __init__(self, factors: Sequence[TracedFactor]) -> None:
@@ -90,17 +84,7 @@ def read_batch(
     *,
     check: bool,
 ) -> Batch:
-    """Check the arrays of a batch.
-
-    Args:
-        arrays: As the user passed them.
-        factors: Traced factors, without terms.
-        nodes: Their node types.
-        fixed: What is held.
-        bounds: Limits of fields.
-        reader: Reads single arrays.
-        terms: Gives factors their terms.
-        check: Whether indices and unit lengths are looked at.
+    """Check the arrays of a batch; `check`: look at indices and unit lengths.
 
     Raises:
         InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
@@ -146,8 +130,6 @@ class _ReadFactor:
     """A factor with the arrays that were read for it.
 
     Attributes:
-        factor: The factor, with its terms and instances.
-        arrays: As in `Batch`.
         length: Instances in each problem, if all have as many.
         mean_length: Instances in a problem, on average.
         counted: Instances that count, in each problem, or (P,).
@@ -405,9 +387,7 @@ def _check_names(
     problems = []
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            problems.append(f"unknown name {str(name)!r}{hint}")
+            problems.append(f"unknown name {str(name)!r}{meant(name, known)}")
     problems += [f"{name!r} is missing" for name in needed if name not in given]
     if problems:
         raise InputError(f"{where}: {'; '.join(problems)}; expected {', '.join(needed)}")

@@ -94,12 +94,7 @@ class BatchInspection(Mapping[str, ProgramInspection]):
 def inspect_batch(
     shape_for: Callable[[str], BatchShape], target: str, arch: str
 ) -> BatchInspection:
-    """The programs of the kernel that solves problems of a shape.
-
-    Args:
-        shape_for: What all problems have in common, by the name of the target.
-        target: `cuda` or `cpu`.
-        arch: Architecture of machine code, `sm_90` for example.
+    """The programs of the kernel that solves problems of a shape, which depends on the target.
 
     Raises:
         OptionError: There is no such target.

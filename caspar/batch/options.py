@@ -48,23 +48,15 @@ _ABSENT = {
 
 
 MAX_UNKNOWNS = {"cpu": 96, "cuda": 48}
-"""Of a problem that a kernel solves, by target: on a GPU its normal matrix is in the shared memory
-of a warp; on the processor compiling takes long. Larger ones are solved one after the other: see
-design record 0039."""
+"""Unknowns of a problem that a kernel solves, by target: on a GPU its normal matrix is in the
+shared memory of a warp; on the processor compiling takes long. Larger ones are solved one after the
+other: see design record 0039."""
 
 
 def with_team(
     shape: BatchShape, team: Team | None, target: str, num_problems: int, instances: float
 ) -> BatchShape:
-    """The shape with who solves its problems.
-
-    Args:
-        shape: Of the batch.
-        team: Who is to; None: as sizes suggest.
-        target: For which kernels are generated, by name.
-        num_problems: P.
-        instances: Of all factors in a problem, on average.
-    """
+    """The shape with who solves its problems; `instances`: of all factors in one, on average."""
     if team is None:
         has_warps = TARGETS[target].dialect.has_warps
         team = Team.usual(has_warps, shape.num_unknowns, num_problems, instances)
@@ -77,12 +69,7 @@ def is_large(shape: BatchShape, target: str) -> bool:
 
 
 def refuse_large(shape: BatchShape, target: str, what: str) -> None:
-    """Refuse what needs a kernel that solves a problem.
-
-    Args:
-        shape: Of the batch.
-        target: For which kernels are generated, by name.
-        what: What was asked for.
+    """Refuse what needs a kernel that solves a problem; `what` was asked for.
 
     Raises:
         InputError: Problems are too large.

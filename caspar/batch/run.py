@@ -35,9 +35,6 @@ class CompiledKernels:
 
     Attributes:
         backlog_s: Seconds of tracing and compiling that no result has reported.
-
-    Args:
-        backend: Compiles them.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -113,12 +110,8 @@ def input_bindings(backend: Backend, batch: Batch) -> dict[str, Binding]:
 class BatchRun:
     """A kernel with the memory of one batch.
 
-    Args:
-        backend: Where it runs.
-        kernel: What runs.
-        batch: Checked arrays.
-        options: What the kernel reads, by `Option`.
-        orthogonal: Gives the kernel that solves what this one leaves, and seconds of compiling it.
+    `options` are by `Option`; `orthogonal` gives the kernel that solves what this one leaves, and
+    seconds of compiling it.
 
     Attributes:
         compile_time_s: Seconds of compiling in the run.
@@ -200,13 +193,8 @@ def found_arrays(
 ) -> dict[str, Any]:
     """Return the fields of `BatchResult`, as the kind of arrays that were given.
 
-    Args:
-        backend: Where the run was.
-        batch: Checked arrays.
-        arrays: As the user passed them.
-        starts: By node type (P * count, storage_dim) values before, on the device.
-        ends: Those after it.
-        outputs: (P,) costs, iterations and statuses, by name.
+    `starts` and `ends`: By node type (P * count, storage_dim) values before and after the run, on
+    the device. `outputs`: (P,) costs, iterations and statuses, by name.
     """
     values, active = {}, {}
     for start, end, nodes in zip(starts, ends, batch.shape.nodes, strict=True):

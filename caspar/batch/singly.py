@@ -27,13 +27,7 @@ from caspar.solver.solver import Solver
 
 
 class SingleSolver:
-    """A solver of single problems, made when it is first needed.
-
-    Args:
-        factors: As the user passed them.
-        backend: Where it runs.
-        precision: Of its values.
-    """
+    """A solver of single problems, made when it is first needed."""
 
     def __init__(self, factors: Sequence[Factor], backend: Backend, precision: Precision) -> None:
         self._made: Solver | None = None
@@ -49,13 +43,7 @@ class SingleSolver:
 
 
 class SingleRuns:
-    """The problems of a batch, each a solve.
-
-    Args:
-        solver: Solves them.
-        batch: Checked arrays.
-        bounds: As the user passed them.
-        options: Of each solve, as the user passed them.
+    """The problems of a batch, each a solve, with bounds and options as the user passed them.
 
     Attributes:
         compile_time_s: Seconds of tracing and compiling in the solves.
@@ -145,7 +133,7 @@ class SingleRuns:
 
 
 Runs = BatchRun | SingleRuns
-"""What solves the problems of a batch."""
+"""A solve of the problems of a batch."""
 
 
 class _FactorRows:
@@ -207,14 +195,9 @@ class _FactorRows:
 
 
 def _limits(declared: Any, given: Any, place: range, lower: Any, upper: Any) -> Any:
-    """The bounds of some nodes in the form in which the user gave those of all.
+    """The (n, tangent_dim) bounds of some nodes in the form in which the user gave those of all.
 
-    Args:
-        declared: A type.
-        given: What the user gave for it.
-        place: Where it is in the tangent of the node.
-        lower: (n, tangent_dim) lower bounds of the nodes.
-        upper: Upper ones.
+    `given` is that form for a declared type, whose place is in the tangent of the node.
     """
     if isinstance(given, Mapping):
         fields = tangent_pieces(declared)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.batch.covariance import arrays_after, find_covariances, with_active_held
 from caspar.batch.generate.shape import BatchShape, Team
+from caspar.batch.gradients.flat import FlatFactor, as_one_factor, as_one_problem
 from caspar.batch.gradients.gradient import (
     BatchGradients,
     BatchResult,
@@ -24,11 +26,11 @@ from caspar.batch.options import (
     refuse_large,
     with_team,
 )
-from caspar.batch.refused import RefusedCounts
 from caspar.batch.result import STATUSES, on_host
 from caspar.batch.run import CompiledKernels, given_back
 from caspar.batch.singly import Runs, SingleSolver
-from caspar.frontend.factors.factor import Factor, refuse_constraints
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.options import (
     BackendChoice,
     BatchPrecisionName,
@@ -47,6 +49,7 @@ from caspar.solver.choice.recipe import (
     make_recipe,
     value_fields,
 )
+from caspar.solver.evaluation import Residuals, refused_instances
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.result.result import SolveStatus
 
@@ -223,12 +226,11 @@ class BatchSolver(Remade):
 
         Returns:
             (P, n, n) of the kind given: of all components of tangents of a problem, node types in
-            order of appearance, nodes within them. NaN of problems whose residuals do not determine
-            all of them, or are not finite.
+            order of appearance, nodes within them. What constraints hold does not vary. NaN of
+            problems whose residuals do not determine all of them, or are not finite.
 
         Raises:
             InputError: As `solve`; or problems are too large for a kernel.
-            FactorError: There are constraints, which it does not take.
 
         Example:
             >>> import caspar
@@ -240,12 +242,15 @@ class BatchSolver(Remade):
             >>> batch.covariance(fits).ravel().round(3)
             array([0.5, 0.5])
         """
-        refuse_constraints(self._given, "BatchSolver.covariance")
         scales = checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         arrays, fixed, bounds = arrays_after(arrays, fixed, bounds)
         with showing(None), self.backend.scope():
             batch = self._read(arrays, fixed, bounds, check=True, precision=Precision.FLOAT64)
             refuse_large(batch.shape, self._target, "covariance")
+            if self._constraints is not None:
+                from caspar.batch.constraints.tangent import with_tangent_rows
+
+                batch = with_tangent_rows(self._constraints, batch)
             batch = with_active_held(batch, self.backend)
             like, kernel_of = arrays[self._nodes[0].name], self._kernels.covariance
             return find_covariances(self.backend, kernel_of, batch, like, scales_by_variance=scales)
@@ -262,7 +267,8 @@ class BatchSolver(Remade):
         """Derivatives of a loss function of the values by what `solve` was given, in float64.
 
         Args:
-            result: What `solve` returned, its arrays not written to since; or arrays with values.
+            result: What `solve` returned, its arrays not written to since; or arrays with values,
+                unless there are constraints, whose multipliers only a result has.
             cotangents: By node type the derivative of the loss function by its values, of their
                 shape; zero for types that are left out.
             fixed: As for `solve`; with arrays only, as a result knows its own.
@@ -275,7 +281,6 @@ class BatchSolver(Remade):
 
         Raises:
             InputError, OptionError: Something does not fit.
-            FactorError: There are constraints, which it does not take.
 
         Example:
             >>> import caspar
@@ -289,14 +294,20 @@ class BatchSolver(Remade):
             array([[0.5, 0.5],
                    [5. , 5. ]])
         """
-        refuse_constraints(self._given, "BatchSolver.gradient")
 
         def read(*given: Any) -> Batch:
             return self._read(*given, check=True, precision=Precision.FLOAT64)
 
+        def with_terms(batch: Batch, arrays: Mapping[str, Any]) -> tuple[Batch, tuple[str, ...]]:
+            if self._constraints is None:
+                return batch, ()
+            from caspar.batch.constraints.tangent import with_multipliers
+
+            return with_multipliers(self._constraints, batch, result, arrays)
+
         with showing(None), self.backend.scope():
             asked = (result, fixed, bounds)
-            return self._gradients.differentiate(asked, cotangents, hessian, read)
+            return self._gradients.differentiate(asked, cotangents, hessian, read, with_terms)
 
     def source(
         self,
@@ -433,3 +444,51 @@ class BatchSolver(Remade):
         own = self._target if target is None else target
         count, instances = batch.num_problems, batch.mean_instances
         return replace(batch, shape=with_team(batch.shape, self.team, own, count, instances))
+
+
+class RefusedCounts:
+    """Counts the instances that look up outside of a table that refuses that: they are left out.
+
+    Cost tier: a kernel over the instances of factors with such tables, once for each solve.
+
+    Attributes:
+        names: Factors of which instances may be left out.
+    """
+
+    def __init__(self, backend: Backend, factors: Sequence[TracedFactor]) -> None:
+        self.names = tuple(one.name for one in factors if one.inside)
+        self._backend, self._exact = backend, Residuals(backend)
+
+    def of(self, batch: Batch) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
+        """Count the instances that are left out.
+
+        Returns:
+            By factor (P,) instances that are left out; and (P,) whether a problem has residuals,
+            all of them of such instances.
+        """
+        backend = self._backend
+        whole = as_one_problem(batch, backend, self.names)
+        parts = {
+            one.factor.name: FlatFactor(batch, backend, number, one)
+            for number, one in enumerate(batch.shape.factors)
+            if one.factor.name in self.names
+        }
+        factors = [as_one_factor(one.factor) for one in batch.shape.factors]
+        present = [
+            one for one in factors if one.name in parts and whole.factors[one.name].count > 0
+        ]
+        refused = refused_instances(present, whole, self._exact)
+        count = batch.num_problems
+        counts = {name: np.zeros(count, np.int64) for name in self.names}
+        total = np.broadcast_to(backend.to_host(backend.upload(batch.num_residuals)), count)
+        rows = total.astype(np.int64)
+        for factor in present:
+            flags, name = refused[factor.name], factor.name
+            problem = backend.to_host(parts[name].problem)
+            counts[name] = np.bincount(problem[flags], minlength=count)
+            if factor.is_weighted:
+                weight = whole.factors[name].constants[WEIGHT]
+                weights = backend.to_host(weight.rows[:, 0][weight.index])
+                flags = flags & (weights > 0.0)
+            rows -= len(factor.residual) * np.bincount(problem[flags], minlength=count)
+        return counts, (total > 0) & (rows == 0)

@@ -199,11 +199,12 @@ def usual_storage(
 
 
 def couples_reduced(factors: Sequence[TracedFactor], eliminated: Sequence[NodeType]) -> bool:
-    """Return whether a factor couples two nodes of one type that remains."""
+    """Return whether a factor couples two nodes of one type that remains; ties do not count."""
     names = {node.name for node in eliminated}
     return any(
         couples_one_type([one for one in factor.nodes if one.node_type.name not in names])
         for factor in factors
+        if not factor.is_tie
     )
 
 

@@ -6,7 +6,7 @@ their values. Nodes of types that are held become constants of the factors. Cost
 for each set of factors that occurs.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ import numpy as np
 
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import InputError, UnsuitedError
-from caspar.frontend.factors.terms import with_narrow, with_terms
+from caspar.frontend.factors.terms import is_penalised, with_narrow, with_terms
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
 from caspar.memory.array import Array
@@ -44,6 +44,16 @@ def is_far_from_zero(node: NodeType, rows: Array, every: Callable[[Array, int], 
     low, middle, high = np.percentile(numbers, (5, 50, 95), axis=0)
     spread = high - low
     return bool(((spread > 0.0) & (np.abs(middle) > FAR * spread)).any())
+
+
+MOST_TIES = 0.25
+"""Instances of a constraint, relative to the nodes of a type, up to which they count as few."""
+
+
+def is_tie(factor: TracedFactor, problem: Problem) -> bool:
+    """Return whether a factor is a constraint between few of the nodes that it may touch."""
+    most = MOST_TIES * min(problem.counts[one.node_type.name] for one in factor.nodes)
+    return is_penalised(factor) and problem.factors[factor.name].count <= most
 
 
 _CONSTANT_KINDS = {
@@ -159,7 +169,7 @@ class Chooser:
         self._backend = backend
         self._recipe = recipe
         self._own_precision = own_precision
-        self._subsets: dict[tuple[tuple[str, tuple[str, ...]], ...], _Subset] = {}
+        self._subsets: dict[tuple[tuple[str, tuple[str, ...], bool], ...], _Subset] = {}
 
     def choose(self, problem: Problem, precision: Precision | None = None) -> Active:
         """Choose what takes part in a problem."""
@@ -175,9 +185,9 @@ class Chooser:
     def _of_instances(self, problem: Problem) -> Recipe:
         whole = self._recipe
         present = tuple(
-            (name, arrays.by_instance)
-            for name, arrays in problem.factors.items()
-            if arrays.count > 0
+            (one.name, problem.factors[one.name].by_instance, is_tie(one, problem))
+            for one in whole.factors
+            if problem.factors[one.name].count > 0
         )
         if not any(arrays.num_counted > 0 for arrays in problem.factors.values()):
             names = ", ".join(one.name for one in whole.factors)
@@ -185,16 +195,17 @@ class Chooser:
             raise InputError(f"arrays: no factor has {which} ({names}); give at least one some")
         subset = self._subsets.get(present)
         if subset is None:
-            subset = self._subsets[present] = self._subset(dict(present))
+            subset = self._subsets[present] = self._subset(present)
         precision = subset.usual.of(problem.counts) if self._own_precision else whole.precision
         if precision is subset.recipe.precision:
             return subset.recipe
         return replace(subset.recipe, precision=precision)
 
-    def _subset(self, present: Mapping[str, tuple[str, ...]]) -> "_Subset":
-        whole = self._recipe
+    def _subset(self, present: Sequence[tuple[str, tuple[str, ...], bool]]) -> "_Subset":
+        whole, by_name = self._recipe, {one.name: one for one in self._recipe.factors}
         factors = tuple(
-            with_terms(one, present[one.name]) for one in whole.factors if one.name in present
+            replace(with_terms(by_name[name], by_instance), is_tie=ties)
+            for name, by_instance, ties in present
         )
         touched = {argument.node for factor in factors for argument in factor.nodes}
         nodes = tuple(node for node in whole.nodes if node in touched)
@@ -277,6 +288,7 @@ def _factors_key(factors: Sequence[TracedFactor]) -> tuple[object, ...]:
             one.name,
             tuple(f"{term.name} {term.kind.value}" for term in one.terms),
             tuple(given.name for given in one.inputs if given.is_narrow),
+            one.is_tie,
         )
         for one in factors
     )

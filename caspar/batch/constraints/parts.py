@@ -94,13 +94,7 @@ def on_device(batch: Batch, backend: Backend) -> Batch:
 
 
 def part_of(batch: Batch, backend: Backend, chosen: Chosen) -> Batch:
-    """Some problems of a batch.
-
-    Args:
-        batch: See `on_device`.
-        backend: Where it is.
-        chosen: Which.
-    """
+    """Some problems of a batch that is on the device."""
     if len(chosen) == batch.num_problems:
         return batch
     problems = backend.upload(chosen)

@@ -22,8 +22,8 @@ from caspar.frontend.factors.terms import ROOT, SHIFT, penalised
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.constraints.penalised_arrays import check_names
 from caspar.solver.constraints.penalties import FIRST_PENALTY, Terms, first_penalties
+from caspar.solver.constraints.problems import check_names
 from caspar.solver.constraints.start import moving_components, summed_squares, without_held
 from caspar.solver.constraints.violations import Constraints, Linearised
 from caspar.solver.input.problem import Problem
@@ -53,13 +53,7 @@ class Look:
 
 
 class BatchConstraints:
-    """The constraints of a batch solver.
-
-    Args:
-        backend: Where problems are solved.
-        nodes: Node types.
-        factors: Factors and constraints, as their functions are.
-        kinds: By constraint what must hold.
+    """The constraints of a batch solver; `kinds`: what must hold, by name.
 
     Raises:
         FactorError: As `penalised`.
@@ -80,7 +74,7 @@ class BatchConstraints:
         self._derivatives = DerivativeKernels(backend)
 
     def check_names(self, arrays: Any) -> None:
-        """Refuse data that only factors have: see `penalised_arrays.check_names`."""
+        """Refuse data that only factors have: see `check_names`."""
         check_names(arrays, tuple(self.kinds))
 
     def shape(self, shape: BatchShape) -> BatchShape:
@@ -152,7 +146,7 @@ class BatchConstraints:
         )
 
     def _sizes(self, batch: Batch, values: Mapping[str, Array]) -> dict[str, Array]:
-        """By node type (n, tangent_dim): `value_sizes` of the problem that a node belongs to."""
+        """`value_sizes` of the problem that a node belongs to: (n, tangent_dim) by node type."""
         xp, sizes = self.backend.xp, {}
         for nodes in batch.shape.nodes:
             name, count = nodes.node.name, nodes.count

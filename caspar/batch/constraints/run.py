@@ -58,13 +58,7 @@ Numbers = NDArray[Any]
 
 
 class ConstrainedRun:
-    """The problems of one batch.
-
-    Args:
-        constraints: Those of the solver.
-        kernels: Its kernels.
-        batch: Checked arrays, with constraints as their functions are.
-        options: As chosen.
+    """The problems of one batch, whose shape has constraints as their functions are.
 
     Attributes:
         compile_time_s: Seconds of compiling in the run.
@@ -148,14 +142,9 @@ class ConstrainedRun:
     def _ends(
         self, number: int, chosen: Chosen, status: Numbers, look: Look, terms: Mapping[str, Terms]
     ) -> Numbers:
-        """The status of problems that have ended, or -1.
+        """The status of chosen problems that have ended, or -1.
 
-        Args:
-            number: Of the solve.
-            chosen: Problems.
-            status: Of the kernel.
-            look: Constraints at its values.
-            terms: After the update.
+        `status` is the kernel's, `look` at its values, `terms` are those after the update.
         """
         backend, tolerance = self._backend, self._tolerance
         before, violation = self._violation.scaled[chosen], self._constraints.violation(look)
@@ -259,9 +248,14 @@ class ConstrainedRun:
         """(P, m, dim) of instances, or (n, dim) in the order in which ragged ones were passed."""
         if rows.length is not None:
             return own.reshape(len(rows.starts) - 1, rows.length, own.shape[1])
-        nested = [one.get("index") for one in passed.values() if isinstance(one, Mapping)]
-        ragged = [one for one in (*passed.values(), *nested) if isinstance(one, Mapping)]
-        problem = next(one[PROBLEM] for one in ragged if PROBLEM in one)
         ordered = own.copy()
-        ordered[self._backend.upload(np.argsort(on_host(problem), kind="stable"))] = own
+        order = np.argsort(problem_of_each(passed), kind="stable")
+        ordered[self._backend.upload(order)] = own
         return ordered
+
+
+def problem_of_each(passed: Mapping[str, Any]) -> Numbers:
+    """(m,) the problem of each instance of a factor whose arguments were passed ragged."""
+    nested = [one.get("index") for one in passed.values() if isinstance(one, Mapping)]
+    ragged = [one for one in (*passed.values(), *nested) if isinstance(one, Mapping)]
+    return on_host(next(one[PROBLEM] for one in ragged if PROBLEM in one))

@@ -29,7 +29,7 @@ from caspar.ir.scalar import total
 COVARIANCE_KERNEL = "find_covariances"
 
 LEAST_PIVOT = 1e-8
-"""Of the matrix scaled to unit diagonal: below it more than half of the digits are lost."""
+"""Pivot of the matrix scaled to unit diagonal below which more than half of the digits are lost."""
 
 
 def cached_covariance_kernel(shape: BatchShape, target: str) -> KernelSource:

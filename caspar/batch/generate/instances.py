@@ -37,7 +37,7 @@ from caspar.ir.graph import Graph
 from caspar.passes.pipeline import compile_graph
 
 UNIT = 2.0**-52
-"""By which constants of float64 are moved, relative to them."""
+"""Relative size by which constants of float64 are moved."""
 
 GOLDEN = 2654435761
 """As `solver.lm.roundings` draws: bits of multiples look random."""
@@ -94,14 +94,7 @@ class InstanceText:
     """Writes what is done for instances, and programs in general.
 
     Attributes:
-        shape: Of the batch.
-        text: What is written to.
         places: Arrays that are part of another one, and where they begin there.
-
-    Args:
-        shape: Of the batch.
-        text: What is written to.
-        target: What is generated.
     """
 
     def __init__(self, shape: BatchShape, text: ProblemText, target: Target) -> None:
@@ -129,11 +122,9 @@ class InstanceText:
     ) -> None:
         """Append a program.
 
-        Args:
-            graph: What it computes.
-            places: Names that are something else than an array of the thread.
-            add: Writes its stores; None: arrays of the thread.
-            moves_constants: Whether constants are moved by a rounding each, up or down.
+        `places` are names that are something else than an array of the thread; `add` writes its
+        stores, or else they go to arrays of the thread. `moves_constants`: Constants are moved by a
+        rounding each, up or down.
         """
         program = compile_graph(graph, self._target.costs[graph.dtype])
         known = {**self.places, **({} if places is None else places)}
@@ -216,11 +207,8 @@ class InstanceText:
     def instance(self, number: int, values: str, name: str, item: str | None) -> Instance:
         """Write where an instance of a factor reads.
 
-        Args:
-            number: Of the factor.
-            values: Array of the nodes' values.
-            name: Of `counted`.
-            item: The text of its number within the problem; None: there is one.
+        `values`: Array of the nodes' values. `name`: Of `counted`. `item`: The text of its number
+        within the problem; None: there is one.
         """
         text, one = self.text, self.shape.factors[number]
         places: dict[str, tuple[str, str]] = {}
@@ -277,11 +265,7 @@ class InstanceText:
         return read
 
     def score(self, *, moves_constants: bool = False) -> None:
-        """`cost` is that of `y`.
-
-        Args:
-            moves_constants: See `program`.
-        """
+        """`cost` is that of `y`; for `moves_constants` see `program`."""
         text = self.text
         text.set("cost", text.number(0.0, WIDE))
 
@@ -302,11 +286,7 @@ class InstanceText:
     def linearize(
         self, graph_of: Callable[[BatchShape, int], Graph] = programs.linearize_graph
     ) -> None:
-        """Matrix and gradient are those of `x`.
-
-        Args:
-            graph_of: What an instance adds to them, by the number of its factor.
-        """
+        """Matrix and gradient are those of `x`; `graph_of`: what an instance of a factor adds."""
         text, shape = self.text, self.shape
         zero, size = text.number(0.0, shape.storage), shape.num_unknowns
         for place in range(size):

@@ -96,17 +96,11 @@ FIRST_STATE = {
     for place in State
     if place.name.lower() in PolicyState._field_defaults
 }
-"""What the state begins with, besides costs and dampings."""
+"""First values of the state, besides costs and dampings."""
 
 
 def policy_graph(storage: DType, *, is_bounded: bool = False, ends_by_rises: bool = True) -> Graph:
-    """The whole decision: see `policy.decide`.
-
-    Args:
-        storage: Type of the values.
-        is_bounded: Whether numbers have bounds, so that steps may be shortened.
-        ends_by_rises: See `CompleteOptions`.
-    """
+    """The whole decision, see `policy.decide`; `is_bounded`: steps may be shortened at bounds."""
     kernel = ProgramBuilder("policy", WIDE)
     kernel.graph.origin = "policy"
     is_exact = storage is DType.FLOAT64

@@ -18,8 +18,6 @@ class ProblemNodes:
     """The nodes of a type within a problem.
 
     Attributes:
-        node: The type.
-        count: Nodes in each problem.
         storage_first: Where their values begin among those of the problem.
         tangent_first: Where their steps begin.
         is_masked: Whether components may be held, by the user or at a bound.
@@ -73,11 +71,7 @@ class Team(Enum):
     ) -> "Team":
         """Choose who solves problems.
 
-        Args:
-            has_warps: Whether the target has warps: see `Dialect`.
-            num_unknowns: Unknowns of a problem.
-            num_problems: P.
-            instances: Instances of all factors in a problem, on average.
+        `instances`: Of all factors in a problem, on average. `has_warps`: See `Dialect`.
         """
         if num_unknowns > MOST_OF_THREAD:
             return cls.WARP
@@ -99,7 +93,6 @@ class ProblemFactor:
 
     Attributes:
         factor: With its weight and the parameters of its loss as they were passed.
-        instances: How many.
     """
 
     factor: TracedFactor
@@ -111,9 +104,6 @@ class BatchShape:
     """The properties that all problems of a batch share.
 
     Attributes:
-        nodes: The node types, in order.
-        factors: The factors, in order.
-        storage: Type of values, residuals and normal equations.
         team: The threads that solve a problem.
         is_orthogonal: Whether steps come from a QR decomposition of the Jacobian, by a warp, and
             not from the normal equations.
@@ -205,11 +195,8 @@ def batch_shape(
 ) -> BatchShape:
     """Lay out the values of a problem.
 
-    Args:
-        nodes: Types, how many nodes a problem has of each, whether components may be held, and
-            whether numbers have bounds.
-        factors: The factors.
-        storage: Type of the values.
+    `nodes`: Types, how many nodes a problem has of each, whether components may be held, and
+    whether numbers have bounds.
     """
     made: list[ProblemNodes] = []
     storage_first = tangent_first = 0

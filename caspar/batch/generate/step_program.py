@@ -29,9 +29,14 @@ from caspar.equations.node_blocks import (
     UNITS_APART,
     Free,
     activated,
+    cholesky,
     clamped,
     clipped_step,
+    damped_block,
+    free_block,
+    minus_products,
     node_diagonal,
+    triangle,
 )
 from caspar.equations.node_kernels import MEMORY
 from caspar.equations.parts import may_move
@@ -43,14 +48,14 @@ NUM_INSIDE, KEPT_WAY = node_blocks.NUM_INSIDE, node_blocks.KEPT_WAY
 """The first accepted steps of a problem, and the share of the way to a bound that they keep."""
 
 LEAST_PIVOT = 1e-15
-"""Of a matrix scaled to unit diagonal: with less it is not positive definite to rounding."""
+"""Least pivot of a matrix scaled to unit diagonal that is positive definite to rounding."""
 
 LEAST_KEPT_PIVOT = 1e-10
 """With less, a step has lost six digits: the problem is left to the kernel of QR decompositions,
 unless that finds its matrix to be singular."""
 
 DIAGONAL, SCALE, STEP, IS_DEFINITE = "diagonal", "scale", "step", "is_definite"
-"""Of a warp: D, the roots of its reciprocals, the solution, and whether there is one."""
+"""Arrays of a warp: D, the roots of its reciprocals, the solution, and whether there is one."""
 
 DESCENT = "descent"
 """Beside a QR decomposition: gradient times step."""
@@ -273,39 +278,22 @@ def _solved(
     kernel.graph.origin = "damped matrix"
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped_one = kernel.scalar("damping") + size * ROUNDING[shape.storage]
-    lower: dict[tuple[int, int], Scalar] = {}
-    for i in range(size):
-        for j in range(i + 1):
-            entry = kernel.entry(MATRIX, i * size + j) * scale[i] * scale[j]
-            if i == j:
-                entry = entry + damped_one
-            if free is not None:
-                entry = free[i].where(entry, 1.0) if i == j else (free[i] & free[j]).where(entry, 0)
-            lower[i, j] = entry
+    matrix = {(i, j): kernel.entry(MATRIX, i * size + j) for i, j in triangle(size)}
+    damped = free_block(damped_block(matrix, scale, damped_one), free)
     kernel.graph.origin = "Cholesky"
-    is_definite: Scalar | None = None
-    reciprocal: list[Scalar] = []
     least = kernel.one(LEAST_PIVOT)
     if shape.hands_over:
         least = kernel.entry(OPTIONS, Option.LEAST_PIVOT)
-    for j in range(size):
-        pivot = _minus(lower[j, j], [(lower[j, k], lower[j, k]) for k in range(j)])
-        large = pivot > least
-        is_definite = large if is_definite is None else is_definite & large
-        reciprocal.append(pivot.max(least).sqrt().reciprocal())
-        for i in range(j + 1, size):
-            pairs = [(lower[i, k], lower[j, k]) for k in range(j)]
-            lower[i, j] = _minus(lower[i, j], pairs) * reciprocal[j]
-    assert is_definite is not None
+    lower, reciprocal, is_definite = cholesky(damped, size, least)
     kernel.graph.origin = "substitution"
     inner: list[Scalar] = []
     for i in range(size):
         pairs = [(lower[i, k], inner[k]) for k in range(i)]
-        inner.append(_minus(slopes[i] * scale[i], pairs) * reciprocal[i])
+        inner.append(minus_products(slopes[i] * scale[i], pairs) * reciprocal[i])
     step: dict[int, Scalar] = {}
     for i in reversed(range(size)):
         pairs = [(lower[k, i], step[k]) for k in range(i + 1, size)]
-        step[i] = _minus(inner[i], pairs) * reciprocal[i]
+        step[i] = minus_products(inner[i], pairs) * reciprocal[i]
     # a gradient that is not finite, but no failed pivot, is told by what the step promises
     is_told = is_definite | ~_is_finite(dot(slopes, slopes))
     return [step[i] * scale[i] for i in range(size)], is_told
@@ -359,7 +347,3 @@ def _put_signs(
     if shape.has_loss:
         largest = total([*moving, *(slope * slope for slope in slopes)])
         _put(kernel, Tried.IDLE, (largest <= 0.0).where(1.0, 0.0))
-
-
-def _minus(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:
-    return total([first, *(-(a * b) for a, b in pairs)])

@@ -36,7 +36,7 @@ from caspar.frontend.factors.trace import Argument, TracedFactor
 from caspar.ir.graph import Graph
 
 RECIPROCAL = "reciprocal"
-"""Of the diagonal of L."""
+"""Reciprocals of the diagonal of L."""
 
 ROWS_BYTES = 8192
 """Memory for rows, unless those of a single instance take more: with more of it fewer problems are
@@ -60,12 +60,7 @@ def rows_size(shape: BatchShape, number: int) -> int:
 
 
 class TeamStep:
-    """Writes linearisations and steps by a warp.
-
-    Args:
-        instances: Writes what an instance reads.
-        lanes: Of a warp; on the processor 1.
-    """
+    """Writes linearisations and steps by a warp; on the processor by 1 lane."""
 
     def __init__(self, instances: InstanceText, lanes: int) -> None:
         self._instances = instances
@@ -91,11 +86,7 @@ class TeamStep:
         self,
         graph_of: Callable[[BatchShape, int], Graph] = programs.rows_graph,
     ) -> None:
-        """Matrix and gradient are those of `x`.
-
-        Args:
-            graph_of: Rows of an instance, by the number of its factor.
-        """
+        """Matrix and gradient are those of `x`; `graph_of`: rows of an instance of a factor."""
         text, shape = self._text, self._shape
         zero, length = text.number(0.0, shape.storage), shape.row_length
         text.meet()
@@ -448,9 +439,8 @@ class TeamOrthogonalStep(TeamStep):
     def _add_row(self, first: str, place: Callable[[str, str], str]) -> None:
         """Rotate a row into a triangle, whose diagonal stays positive.
 
-        Args:
-            first: Column of the row's first entry that may not be zero.
-            place: The text of an entry of the triangle.
+        `first`: Column of the row's first entry that may not be zero. `place`: The text of an entry
+        of the triangle.
         """
         text, size, storage = self._text, self._shape.num_unknowns, self._shape.storage
         k, j, pivot, head, length, largest, root, cosine, sine, upper, lower = map(

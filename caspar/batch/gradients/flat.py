@@ -37,10 +37,7 @@ def as_one_factor(factor: TracedFactor) -> TracedFactor:
 def as_one_problem(batch: Batch, backend: Backend, names: Container[str] | None = None) -> Problem:
     """A batch as a problem of factors from `as_one_factor`, on the device.
 
-    Args:
-        batch: With the values after a solve, in float64.
-        backend: Where it goes.
-        names: Of the factors whose arrays it has; None: of all.
+    It has the values after a solve, in float64, and the arrays of named factors; None: of all.
     """
     return Problem(
         values={name: backend.upload(rows) for name, rows in batch.starts.items()},

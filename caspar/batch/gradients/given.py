@@ -41,11 +41,6 @@ def solved_and_remarks(
 ) -> tuple[Mapping[str, Any], Constraints, tuple[str, ...]]:
     """Arrays with the values after a solve, what is held and bounded, and remarks on the solve.
 
-    Args:
-        solved: A result, or arrays with values.
-        fixed: With arrays only.
-        bounds: Likewise.
-
     Raises:
         InputError: The result does not hold what a gradient needs, or its arrays have been written
             to since.

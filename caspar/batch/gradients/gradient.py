@@ -35,15 +35,7 @@ from caspar.solver.normal.matrix import roots_of
 
 
 class BlockSystem:
-    """Systems with a dense block for each problem.
-
-    Args:
-        backend: Where parts and right-hand sides are.
-        shape: Nodes of a problem.
-        num_problems: P.
-        unknowns: Of the node types, for all problems.
-        instances: Of each factor.
-    """
+    """Systems with a dense block for each problem; `instances`: of each factor."""
 
     def __init__(
         self,
@@ -135,7 +127,7 @@ class BlockSystem:
 
 
 __all__ = ["BatchGradients", "BatchResult", "Gradient", "batch_given"]
-"""What a solver of batches needs for gradients, and what these begin with."""
+"""Names that a solver of batches needs for gradients, and results of both."""
 
 Fields = Mapping[str, Any] | None
 
@@ -143,17 +135,14 @@ Asked = tuple[BatchResult | Mapping[str, Any], Fields, Fields]
 
 Read = Callable[[Mapping[str, Any], Fields, Fields], Batch]
 
+WithTerms = Callable[[Batch, Mapping[str, Any]], tuple[Batch, tuple[str, ...]]]
+
 MAX_KEPT = 4
 """Shapes of batches whose memory is kept."""
 
 
 class BatchGradients:
-    """Gradients of a batch solver's problems.
-
-    Args:
-        backend: Where the solver runs.
-        nodes: Its node types.
-    """
+    """Gradients of a batch solver's problems."""
 
     def __init__(self, backend: Backend, nodes: Sequence[NodeType]) -> None:
         self._backend = backend
@@ -162,20 +151,20 @@ class BatchGradients:
         self._adjoints: dict[object, Adjoint] = {}
         self._working = Lock()
 
-    def differentiate(self, asked: Asked, cotangents: Any, hessian: str, read: Read) -> Gradient:
+    def differentiate(
+        self, asked: Asked, cotangents: Any, hessian: str, read: Read, with_terms: WithTerms
+    ) -> Gradient:
         """See `BatchSolver.gradient`.
 
-        Args:
-            asked: The result or arrays, what was fixed, and bounds.
-            cotangents: As the user passed them.
-            hessian: Likewise.
-            read: Reads arrays, what is fixed, and bounds, in float64.
+        `read` reads what was asked for in float64, `with_terms` gives constraints their data, and
+        has remarks.
         """
         arrays, constraints, remarks = solved_and_remarks(*asked)
         batch = read(arrays, constraints.fixed, constraints.bounds)
         backend, nodes = self._backend, self._nodes
         factors = [one.factor for one in batch.shape.factors]
-        flat = [as_one_factor(one) for one in factors]
+        batch, on_terms = with_terms(batch, arrays)
+        flat = [as_one_factor(one.factor) for one in batch.shape.factors]
         role, on_role = chosen_hessian(hessian, flat)
         problem = as_one_problem(batch, backend)
         values = {name: _flat_rows(arrays[name]) for name in problem.values}
@@ -191,7 +180,7 @@ class BatchGradients:
             derived = adjoint.derive(problem, present, by_values, moving, role)
             shape = partial(_shaped, backend)
             found = given_back(backend, problem, factors, arrays, derived, shape)
-        return Gradient(role, 0.0, (*on_role, *derived.remarks, *remarks), found)
+        return Gradient(role, 0.0, (*on_role, *derived.remarks, *on_terms, *remarks), found)
 
     def _adjoint(self, batch: Batch, factors: Sequence[TracedFactor]) -> Adjoint:
         shape, count = batch.shape, batch.num_problems

@@ -113,6 +113,11 @@ def penalised(factor: TracedFactor, kind: ConstraintKind) -> TracedFactor:
     return replace(factor, arguments=(*factor.arguments, roots, shifts), residual=tuple(rows))
 
 
+def is_penalised(factor: TracedFactor) -> bool:
+    """Return whether a factor is that of a constraint."""
+    return any(one.source == ROOT for one in factor.arguments)
+
+
 def _data(name: str, dim: int) -> Argument:
     # no symbol of the user's has a dot
     symbolic = sf.Matrix([sf.Symbol(f"constraint.{name}{entry}") for entry in range(dim)])

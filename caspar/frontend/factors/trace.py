@@ -269,6 +269,7 @@ class TracedFactor:
             each of their scalars. They are no arguments: the residual is that of their best values.
         looked_up: By argument that is a table of unknowns, the coordinates at which it is looked
             up, one place after the other.
+        is_tie: Whether it is a constraint between few nodes of many: that makes no chain of them.
     """
 
     name: str
@@ -280,6 +281,7 @@ class TracedFactor:
     terms: tuple[Argument, ...] = ()
     own: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     looked_up: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    is_tie: bool = False
 
     @property
     def inputs(self) -> tuple[Argument, ...]:

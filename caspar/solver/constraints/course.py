@@ -30,6 +30,7 @@ from caspar.solver.constraints.outcome import (
 )
 from caspar.solver.constraints.penalties import Terms
 from caspar.solver.constraints.problems import ConstrainedProblems
+from caspar.solver.constraints.restoring import restoring_step
 from caspar.solver.constraints.start import without_held
 from caspar.solver.constraints.violations import Floats, pushing_multipliers
 from caspar.solver.input.constraints import Constraints as Restrictions
@@ -65,6 +66,9 @@ STALLED = 0.9
 MOST_STALLS = 3
 """Solves in a row without coming nearer, with growing penalties, before the loop looks whether
 constraints can be met."""
+
+HELD = 1e-15
+"""Scaled violation from which on constraints hold up to rounding."""
 
 HELPFUL = 1e-3
 """Share of what was wrong at first up to which the end of a run of Newton's method is taken that
@@ -107,7 +111,8 @@ class Course:
         verbose: bool | None,
         on_iteration: Callback | None,
     ) -> None:
-        self._problems, self._arrays, self._restrictions = problems, arrays, restrictions
+        self._problems, self._restrictions = problems, restrictions
+        self._arrays = self._user_arrays = arrays
         self._options, self._verbose, self._callback = options, verbose, on_iteration
         self._start_s = time.perf_counter()
         with problems.backend.scope():
@@ -127,6 +132,7 @@ class Course:
         self._newton: Expansion | None = None
         self._newton_s, self._tried = 0.0, np.inf
         self._damping: float | None = None
+        self._curvatures: Mapping[str, Floats] = {}
 
     def run(self) -> SolveResult:
         """Solve."""
@@ -136,11 +142,14 @@ class Course:
             for name, one in self._found.items():
                 self._terms[name] = Terms.of(np.ones(one.rows.shape))
             return self._result(self._loop())
+        factors = problems.factors_of(self._problem)
         with problems.backend.scope():
-            factors = problems.factors_of(self._problem)
+            if not problems.lagrangian.suits(factors, self._problem):
+                # each solve of the loop would copy them again
+                self._arrays = problems.placed(self._arrays, self._problem)
             first = problems.start.look(factors, self._problem, self._found, self._sizes)
         self._terms, self._initial_cost = first.terms, first.cost
-        self._damping = first.damping
+        self._damping, self._curvatures = first.damping, first.curvatures
         is_near = len(self._found) > 0 and self._violation().scaled <= self._tolerance
         is_small = problems.lagrangian.suits_start(factors, self._problem)
         if (first.is_left_open or is_near) and is_small:
@@ -178,6 +187,7 @@ class Course:
             is_met = distance <= self._tolerance
             is_exact = options.cost_tolerance == self._options.cost_tolerance
             if is_met and is_exact and last.status.is_success:
+                self._restore()
                 return last.status
             if is_met and number >= GIVES_UP:
                 return SolveStatus.FEASIBLE_NOT_OPTIMAL
@@ -224,7 +234,8 @@ class Course:
 
         def told(record: IterationRecord) -> object:
             assert callback is not None
-            return callback(_counted(record, known, offset, elapsed_s))
+            reader = ValuesReader(lambda: self._returned(record.values()))
+            return callback(replace(_counted(record, known, offset, elapsed_s), reader=reader))
 
         result = self._solved(options, self._verbose, None if callback is None else told)
         self._results.append(result)
@@ -245,6 +256,47 @@ class Course:
         session, restrictions = problems.session, self._restrictions
         given = self._given
         return solve(session, arrays, restrictions, options, verbose, on_iteration, given)
+
+    def _returned(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of a solve, on the host if the user's are NumPy arrays."""
+        given, to_host = self._problem.given, self._problems.backend.to_host
+        return {
+            name: to_host(rows) if isinstance(given[name], np.ndarray) else rows
+            for name, rows in values.items()
+        }
+
+    def _restore(self) -> None:
+        """Take the constraints from within the tolerance to where they hold up to rounding."""
+        problems, problem, backend = self._problems, self._problem, self._problems.backend
+        touched = {node.node for one in self._found.values() for node in one.nodes}
+        is_narrow = any(np.dtype(problem.dtypes[name]).itemsize < 8 for name in touched)
+        before = self._violation().scaled
+        if is_narrow or before <= HELD or any(name in problem.bounds for name in touched):
+            return
+        found = without_held(self._found, problem)
+        multipliers = {name: one.multipliers for name, one in self._terms.items()}
+        steps = restoring_step(found, multipliers, self._curvatures)
+        known = self._values, self._problem, self._found, self._sizes
+        with backend.scope():
+            rows = {
+                name: problems.lagrangian.charts.moved(
+                    name, backend.upload(problem.values[name]), backend.upload(step)
+                )
+                for name, step in steps.items()
+            }
+            given = problem.moved(rows, backend)
+            is_placed = self._arrays is not self._user_arrays
+            moved = {
+                name: backend.upload(given[name]) if is_placed else given[name] for name in rows
+            }
+        self._values = {**self._values, **moved}
+        self._look()
+        if not self._violation().scaled < before:
+            self._values, self._problem, self._found, self._sizes = known
+            return
+        with backend.scope():
+            found_costs = problems.start.costs(problems.factors_of(self._problem), self._problem)
+        self._costs = {**self._costs, **found_costs}
 
     def _look(self) -> None:
         """Evaluate constraints at the values as they go back to the user."""
@@ -368,7 +420,8 @@ class Course:
         solve_s, num_rows = self._time_s(), sum(one.rows.size for one in self._found.values())
         size = replace(last.problem, num_residuals=last.problem.num_residuals - num_rows)
         compile_s = sum(one.compile_time_s for one in self._results)
-        self._given.arrays.note_values(self._values)
+        values = self._returned(self._values)
+        self._given.arrays.note_values(values)
         return replace(
             last,
             status=status,
@@ -377,7 +430,7 @@ class Course:
             costs=dict(self._costs),
             remaining_decrease=self._promised,
             iterations=tuple(self._records),
-            values=self._values,
+            values=values,
             problem=size,
             compile_time_s=compile_s,
             solve_time_s=solve_s,

@@ -59,9 +59,12 @@ def constrained_gradient(
     problem = problems.read(arrays, restrictions)
     found, sizes = problems.constraints.at(problem), problems.sizes(problem)
     terms = problems.tangent_rows.penalties(problem, problems.factors_of(problem), found)
-    data = {
-        name: replace(one, multipliers=result.multipliers[name]).data for name, one in terms.items()
-    }
+    data = {}
+    for name, one in terms.items():
+        # such that they are what pulls, however far off the values are within the tolerance
+        own = result.multipliers[name]
+        pulls = np.where(own != 0.0, own + one.penalties * found[name].rows, 0.0)
+        data[name] = replace(one, multipliers=pulls).data
     known = gradients.differentiate(
         problems.with_data(arrays, data), cotangents, restrictions, hessian
     )

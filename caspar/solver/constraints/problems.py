@@ -4,20 +4,22 @@ Input: the user's arrays. Output: the same with the data of penalised constraint
 solves. Cost tier: kernels once for a solver, checks once for a solve.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from caspar.errors import InputError
 from caspar.frontend.factors.factor import ConstraintKind
-from caspar.frontend.factors.trace import TracedFactor
+from caspar.frontend.factors.terms import ROOT, SHIFT, penalised
+from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.options import Precision
 from caspar.runtime.arrays import HOST, location
+from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
 from caspar.solver.constraints.lagrangian import Lagrangian
-from caspar.solver.constraints.penalised_arrays import check_names, with_data
 from caspar.solver.constraints.start import Start
 from caspar.solver.constraints.tangent import TangentRows
 from caspar.solver.constraints.violations import Constraints, Floats, value_sizes
@@ -114,6 +116,18 @@ class ConstrainedProblems:
         placed = {name: (upload(root), upload(shift)) for name, (root, shift) in every.items()}
         return with_data(arrays, placed)
 
+    def placed(self, arrays: Mapping[str, Any], problem: Problem) -> Mapping[str, Any]:
+        """NumPy arrays on the backend's device; as they are if something else is among them.
+
+        Args:
+            arrays: As the user passed them.
+            problem: As they were read.
+        """
+        if not problem.is_on_host or any(type(one) is not np.ndarray for one in _leaves(arrays)):
+            return arrays
+        placed: dict[str, Any] = _uploaded(self.backend, arrays)
+        return placed
+
     def without_penalties(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Arrays with constraints that cost nothing, for what only evaluates or prepares."""
         return self._costless(arrays, self.read(arrays))
@@ -152,3 +166,61 @@ class ConstrainedProblems:
     def sizes(self, problem: Problem) -> dict[str, Floats]:
         """Return the sizes of the values of a problem: see `value_sizes`."""
         return value_sizes(self.recipe.nodes, self.on_host(problem))
+
+
+def _leaves(part: Mapping[str, Any]) -> list[Any]:
+    found = []
+    for one in part.values():
+        found += _leaves(one) if isinstance(one, Mapping) else [one]
+    return found
+
+
+def _uploaded(backend: Backend, part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return {name: _uploaded(backend, one) for name, one in part.items()}
+    return backend.upload(part)
+
+
+def penalised_recipe(recipe: Recipe, kinds: Mapping[str, ConstraintKind]) -> Recipe:
+    """A recipe with the factors of constraints in their place.
+
+    Args:
+        recipe: With constraints as their functions are.
+        kinds: By constraint what must hold.
+
+    Raises:
+        FactorError: As `penalised`.
+    """
+    factors = tuple(
+        penalised(one, kinds[one.name]) if one.name in kinds else one for one in recipe.factors
+    )
+    return replace(recipe, factors=factors)
+
+
+def check_names(arrays: Any, names: Sequence[str]) -> None:
+    """Refuse data that only factors have.
+
+    Raises:
+        InputError: Names the constraint and the entry.
+    """
+    for name in names:
+        given = arrays.get(name) if isinstance(arrays, Mapping) else None
+        if isinstance(given, Mapping) and WEIGHT in given:
+            raise InputError(
+                f"constraint {name}: {WEIGHT!r} is given, but a constraint holds whatever it "
+                "weighs; leave out the instances that need not hold"
+            )
+
+
+def with_data(arrays: Mapping[str, Any], data: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """Arrays with w and s of each constraint.
+
+    Args:
+        arrays: As the user passed them.
+        data: By constraint w and s, (m, dim) each.
+    """
+    own = {
+        name: {**(arrays.get(name) or {}), ROOT: root, SHIFT: shift}
+        for name, (root, shift) in data.items()
+    }
+    return {**arrays, **own}

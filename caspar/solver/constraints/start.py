@@ -34,12 +34,14 @@ class Beginning:
         is_left_open: Whether some unknowns of constraints are in no factor, so that only
             constraints determine them.
         damping: Damping of the first solve; None: the usual one.
+        curvatures: By node type (n, tangent_dim), the diagonal of J^T J of the factors.
     """
 
     terms: dict[str, Terms]
     cost: float
     is_left_open: bool
     damping: float | None
+    curvatures: Mapping[str, Floats]
 
 
 class Start:
@@ -53,6 +55,16 @@ class Start:
     def __init__(self, backend: Backend, nodes: Sequence[NodeType]) -> None:
         self._backend, self._nodes = backend, nodes
         self._derivatives = DerivativeKernels(backend)
+
+    def costs(self, factors: Sequence[TracedFactor], problem: Problem) -> dict[str, float]:
+        """The cost of each factor.
+
+        Args:
+            factors: Factors that are no constraints, with terms.
+            problem: The arrays.
+        """
+        derived = self._derivatives.evaluate(factors, problem)
+        return {one.name: float(one.costs.sum()) for one in derived}
 
     def look(
         self,
@@ -82,7 +94,8 @@ class Start:
         eliminated = eliminable_types(factors, self._nodes)
         is_bundle = len(eliminated) > 0 and not couples_reduced(factors, eliminated)
         damping = BUNDLE_DAMPING if is_bundle else None
-        return Beginning(first_terms(moving, curvatures, sizes), cost, is_left_open, damping)
+        terms = first_terms(moving, curvatures, sizes)
+        return Beginning(terms, cost, is_left_open, damping, curvatures)
 
 
 def curvatures_of(

@@ -223,8 +223,8 @@ class Plan:
 
     @cached_property
     def is_chained(self) -> bool:
-        """Return whether a factor couples two nodes of a type that remains."""
-        return any(couples_one_type(plan.reduced) for plan in self.factors)
+        """Return whether a factor couples two nodes of a type that remains; ties do not count."""
+        return any(couples_one_type(one.reduced) for one in self.factors if not one.factor.is_tie)
 
     @property
     def is_scaled(self) -> bool:

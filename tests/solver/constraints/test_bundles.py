@@ -90,17 +90,23 @@ def test_every_way_ends_there(method: str, precision: PrecisionName, backend: Ba
     assert "constraints  " in str(result)
 
 
-def test_the_loop_alone_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@ON_BACKENDS
+def test_the_loop_alone_ends_there(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Newton's method, as in problems that are too large for it."""
     from caspar.solver.constraints.lagrangian import Lagrangian
 
     monkeypatch.setattr(Lagrangian, "suits", lambda *_: False)
-    solver = caspar.Solver([sighting, rod], backend="cpu", eliminate=("Mark",))
-    result = solver.solve(arrays(), fixed=FIXED)
+    solver = caspar.Solver([sighting, rod], backend=backend, eliminate=("Mark",))
+    seen: list[Any] = []
+    result = solver.solve(
+        arrays(), fixed=FIXED, on_iteration=lambda record: seen.append(record.values())
+    )
     assert result.status.is_success
+    assert all(type(rows) is np.ndarray for rows in result.values.values())
+    assert all(type(rows) is np.ndarray for values in seen for rows in values.values())
     assert result.final_cost == pytest.approx(best().final_cost, rel=1e-8)
     lengths = between(result.values["View"])
-    assert lengths == pytest.approx(arrays()["rod"]["length"][:, 0], rel=1e-8)
+    assert lengths == pytest.approx(arrays()["rod"]["length"][:, 0], rel=1e-13)
     multipliers = best().multipliers["rod"]
     assert result.multipliers["rod"] == pytest.approx(multipliers, rel=1e-4)
 
@@ -139,9 +145,9 @@ def test_several_devices_end_there(
         assert result.device.startswith(f"{devices} x")
         assert result.final_cost == pytest.approx(best().final_cost, rel=1e-8)
         lengths = between(result.values["View"])
-        assert lengths == pytest.approx(own["rod"]["length"][:, 0], rel=1e-8)
+        assert lengths == pytest.approx(own["rod"]["length"][:, 0], rel=1e-13)
         assert result.multipliers["rod"] == pytest.approx(best().multipliers["rod"], rel=1e-4)
-        assert np.abs(solver.evaluate({**given, **result.values}).residuals("rod")).max() < 1e-8
+        assert np.abs(solver.evaluate({**given, **result.values}).residuals("rod")).max() < 1e-13
     assert [len(rows) for rows in result.values["Mark"]] == [20, 20]
 
 
@@ -159,3 +165,15 @@ def test_covariances_and_gradients_of_several_devices(backend: BackendName, devi
     (wanted, wanted_gradient), (covariance, gradient) = found
     assert covariance == pytest.approx(wanted, rel=1e-6, abs=1e-10)
     assert gradient == pytest.approx(wanted_gradient, rel=1e-4)
+
+
+def test_few_rods_make_no_chain() -> None:
+    """Rods between few of the views leave precision and linear solver to the bundle."""
+    solver = caspar.Solver([sighting, rod], backend="cpu")
+    own = arrays()
+    few = {name: rows[:1] for name, rows in own["rod"].items()}
+    assert solver.prepare({**own, "rod": few}, fixed=FIXED).precision == "mixed"
+    assert solver.prepare(own, fixed=FIXED).precision == "float64"
+    result = solver.solve({**own, "rod": few}, fixed=FIXED)
+    assert result.status.is_success
+    assert between(result.values["View"])[0] == pytest.approx(few["length"][0, 0], rel=1e-10)
