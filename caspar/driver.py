@@ -70,15 +70,7 @@ class SolverSources:
 
 @dataclass(frozen=True)
 class SolverDesign:
-    """The inputs that determine a solver's kernels.
-
-    Attributes:
-        factors: Traced factors.
-        nodes: Their node types, each once.
-        precision: Selects the floating types.
-        target: The language to generate.
-        form: How the kernels are made.
-    """
+    """The inputs that determine a solver's kernels."""
 
     factors: Sequence[TracedFactor]
     nodes: Sequence[NodeType]
@@ -97,15 +89,13 @@ class SolverDesign:
         parts = [self.target.name, self.precision.value, self.form.key]
         parts += [factor.key for factor in self.factors]
         parts += [f"{node.name}: {node.retraction_key}" for node in self.nodes]
-        return _digest(parts)
+        return digest_of(parts)
 
 
 def solver_sources(design: SolverDesign, made: WhenMade = ignored) -> SolverSources:
     """Generate the kernels of a solver, or take them from the cache.
 
-    Args:
-        design: What they depend on.
-        made: Called with each kernel that is generated, as soon as it is.
+    `made` is called with each kernel that is generated, as soon as it is.
     """
     return cached(
         [design.key], lambda: generate_sources(design, made, stored_program), _to_json, _from_json
@@ -152,13 +142,7 @@ def stored_program(spec: KernelSpec, target: Target) -> Program:
 def generate_sources(
     design: SolverDesign, made: WhenMade = ignored, program_of: ProgramOf = compiled_program
 ) -> SolverSources:
-    """Generate the kernels of a solver, without a cache unless `program_of` has one.
-
-    Args:
-        design: What they depend on.
-        made: As for `solver_sources`.
-        program_of: Schedules a kernel.
-    """
+    """Generate the kernels of a solver, without a cache unless `program_of` has one."""
     with phase("generating kernels"):
         with naming_owners(design.factors, design.nodes):
             specs, jacobian_dims = kernel_specs(
@@ -180,10 +164,7 @@ def compile_specs(
 ) -> SolverSources:
     """Kernels without stored Jacobians, or what the cache has.
 
-    Args:
-        parts: What determines them, besides the target and caspar's own code.
-        target: What to generate.
-        specs: Makes them.
+    `parts` are what determines them, besides the target and caspar's own code.
 
     Raises:
         SizeError: They would take minutes to compile.
@@ -213,7 +194,8 @@ _kept: dict[tuple[str, str], tuple[Any, ...]] = {}
 """Results of `cached`, by the cache folder and the key; each in a tuple."""
 
 
-def _digest(parts: Sequence[str]) -> str:
+def digest_of(parts: Sequence[str]) -> str:
+    """A name for what some texts determine."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 
 
@@ -225,13 +207,8 @@ def cached(
 ) -> Made:
     """Return what this process or the cache has, or generate it now.
 
-    Callers share the result: it must not be changed.
-
-    Args:
-        parts: What determines it, besides caspar's own code.
-        generate: Makes it.
-        to_json: Its cached form.
-        from_json: The inverse.
+    Callers share the result: it must not be changed. `parts` are what determines it, besides
+    caspar's own code; `from_json` is the inverse of `to_json`.
     """
     key = _key(parts)
     place = (str(cache_folder()), key)
@@ -247,7 +224,7 @@ def cached(
 
 
 def _key(parts: Sequence[str]) -> str:
-    return _digest([str(SCHEMA), _compiler_digest(), *parts])
+    return digest_of([str(SCHEMA), _compiler_digest(), *parts])
 
 
 def _stored(
@@ -290,7 +267,7 @@ def _compiler_digest() -> str:
     for package in packages:
         files += (root / package).rglob("*.py")
     # of contents alone: where a file lies does not matter
-    return _digest(sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    return digest_of(sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
 
 
 def _to_json(sources: SolverSources) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from functools import cache, lru_cache
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from caspar.errors import OptionError
+from caspar.errors import OptionError, meant
 
 MAX_ITERATIONS = 2**31 - 1
 """Kernels count in 32 bits."""
@@ -265,8 +264,7 @@ class SolveOptions:
                 )
             if name not in known:
                 # what `solve` takes besides is no option
-                close = difflib.get_close_matches(name, [*known, *_BESIDES_OPTIONS], 1)
-                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                hint = meant(name, [*known, *_BESIDES_OPTIONS])
                 hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else hint
                 raise OptionError(f"unknown option {name!r}{hint}; allowed: {', '.join(known)}")
         return cls(**options) if len(options) > 0 else _usual_options()
@@ -319,12 +317,7 @@ class CompleteOptions(SolveOptions):
 
     @classmethod
     def complete(cls, options: SolveOptions, usual: Mapping[str, float]) -> CompleteOptions:
-        """The options, with the usual ones in place of None.
-
-        Args:
-            options: What the user chose.
-            usual: By name, what the problem's linear systems suggest.
-        """
+        """The options, with the usual ones of the problem's linear systems in place of None."""
         return _completed(options, tuple(usual.items()))
 
     @classmethod
@@ -443,11 +436,7 @@ _MEANT = {"gpu": "cuda", "double": "float64", "single": "float32"}
 def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()) -> Any:
     """The member of an enum that a user's string (or member) means.
 
-    Args:
-        kind: The enum.
-        name: Name of the option.
-        value: What was given.
-        others: What else the caller allows, for the error.
+    `others`: What else the caller allows, for the error.
 
     Raises:
         OptionError: Names the option and the allowed values.
@@ -459,6 +448,5 @@ def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()
             return member
     names = [*others, *(member.value for member in kind)]
     written = str(value).lower()
-    close = difflib.get_close_matches(_MEANT.get(written, written), names, 1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    hint = meant(_MEANT.get(written, written), names)
     raise OptionError(f"{name}={value!r}: must be one of {', '.join(map(repr, names))}{hint}")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import Event, Lock, Thread
-from typing import IO, Protocol
+from typing import IO
 
 LOGGER = logging.getLogger("caspar")
 """Phases and ends of solves are of level INFO, iterations and the starts of phases DEBUG."""
@@ -29,8 +29,8 @@ REDRAW_S = 0.1
 """Seconds between two forms of the line."""
 
 
-class Display(Protocol):
-    """A display for phases and iterations of one thread."""
+class Display:
+    """A display for phases and iterations of one thread; this one shows nothing."""
 
     def begin(self, phase: str) -> None:
         """A phase begins, perhaps within another one."""
@@ -53,11 +53,7 @@ _DISPLAY: ContextVar[Display | None] = ContextVar("display", default=None)
 
 @contextmanager
 def phase(text: str) -> Iterator[None]:
-    """Something that may take a while.
-
-    Args:
-        text: What it is, such as `compiling 23 kernels`.
-    """
+    """Something that may take a while, such as `compiling 23 kernels`."""
     LOGGER.debug("%s", text)
     start = time.monotonic()
     with showing(None):
@@ -115,7 +111,7 @@ def showing(verbose: bool | None, display: Display | None = None) -> Iterator[No
         yield
         return
     if verbose is False:
-        shown: Display = _Silence()
+        shown = Display()
     else:
         shown = display if display is not None else _Line(prints=verbose is True)
     token = _DISPLAY.set(shown)
@@ -126,45 +122,21 @@ def showing(verbose: bool | None, display: Display | None = None) -> Iterator[No
         shown.close()
 
 
-class _Silence:
-    """Shows nothing."""
-
-    def begin(self, phase: str) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
-
-    def iteration(self, text: Callable[[], str]) -> None:
-        """Do nothing."""
-
-    def hide(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 def has_live_output(stream: IO[str] | None) -> bool:
     """Return whether a line on a stream can be drawn over: on a terminal and in a notebook."""
     with suppress(Exception):  # a stream of the user's may be anything
         if stream is not None:
             is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
-            return is_terminal or _is_of_notebook(stream)
+            is_ipython = type(stream).__module__.startswith("ipykernel.")
+            return is_terminal or (is_ipython and "IPython" in sys.modules)
     return False
 
 
-def _is_of_notebook(stream: IO[str]) -> bool:
-    return type(stream).__module__.startswith("ipykernel.") and "IPython" in sys.modules
-
-
-class _Line:
+class _Line(Display):
     """A line on standard error that is drawn over, and is gone in the end.
 
-    A thread draws it while phases last; without one, whoever has done an iteration.
-
-    Args:
-        prints: Iterations are printed to standard output as they come.
+    A thread draws it while phases last; without one, whoever has done an iteration. `prints`:
+    Iterations are printed to standard output as they come.
     """
 
     _one = Lock()

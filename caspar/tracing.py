@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from caspar.driver import cached_count
+from caspar.errors import warn_user
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.own_unknowns import without_own_unknowns
 from caspar.frontend.factors.terms import with_loss
@@ -23,7 +24,6 @@ from caspar.frontend.tracing.on_numbers import Comparison, compare_with_numbers
 from caspar.frontend.tracing.reads import Reading, reading_of
 from caspar.frontend.tracing.signature import argument_annotations
 from caspar.progress import phase
-from caspar.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from caspar.frontend.kernels.trace import KernelFunction, TracedKernel

@@ -31,11 +31,7 @@ STORAGE_ADVICE = (
 def refuse_masked(given: Any, where: str = "") -> None:
     """Refuse a masked array that hides numbers, also inside lists and tuples.
 
-    NumPy would read the hidden numbers as if they were data.
-
-    Args:
-        given: Any object.
-        where: What the message begins with.
+    NumPy would read the hidden numbers as if they were data. The message begins with `where`.
 
     Raises:
         ValueError: Says how many entries are masked.
@@ -61,10 +57,6 @@ def refuse_masked(given: Any, where: str = "") -> None:
 def as_numpy(where: str, given: Any) -> NDArray[Any]:
     """Read what `numpy.asarray` reads, of whatever type.
 
-    Args:
-        where: What the message begins with.
-        given: Any object.
-
     Raises:
         ValueError: It is masked, or NumPy cannot read it; names `where`.
     """
@@ -88,12 +80,7 @@ def with_dtype(given: Any) -> Any:
 
 
 def object_advice(given: Any, read: Any) -> str:
-    """Say how to turn what NumPy reads as objects into numbers; empty for other arrays.
-
-    Args:
-        given: What was passed.
-        read: The NumPy array it became.
-    """
+    """Say how to turn what NumPy reads as objects into numbers; empty for other arrays."""
     if read.dtype != object:
         return ""
     if read.ndim == 0 and hasattr(given, "toarray"):

@@ -28,32 +28,31 @@ PARTS = {
     "errors": "version",
     "options": "version errors",
     "user_arrays": "",
-    "user_warnings": "",
     "progress": "",
+    "tables": "",
     "ir": "version errors options",
     "memory": "version errors options ir",
     "passes": "version errors options ir memory",
-    "frontend": "version errors options user_arrays user_warnings ir memory",
-    "equations": "version errors options user_warnings ir memory frontend",
+    "frontend": "version errors options user_arrays ir memory",
+    "equations": "version errors options ir memory frontend",
     "codegen": "version errors options ir memory passes frontend equations",
-    "runtime": "version errors options user_arrays user_warnings ir memory passes frontend"
-    " equations codegen",
+    "runtime": "version errors options user_arrays ir memory passes frontend equations codegen",
     "driver": "version errors options progress ir memory passes frontend equations codegen runtime",
-    "tracing": "version errors options progress user_warnings ir memory passes frontend equations"
+    "tracing": "version errors options progress ir memory passes frontend equations"
     " codegen runtime driver",
-    "inspect": "version errors options progress ir memory passes frontend equations codegen"
+    "inspect": "version errors options progress tables ir memory passes frontend equations codegen"
     " runtime driver tracing",
     "arrays": "version errors options user_arrays ir memory codegen runtime driver",
-    "solver": "version errors options progress user_arrays user_warnings ir memory passes frontend"
-    " equations codegen runtime driver tracing",
+    "solver": "version errors options progress tables user_arrays ir memory passes"
+    " frontend equations codegen runtime driver tracing",
     "batch": "version errors options progress user_arrays ir memory passes frontend equations"
     " codegen runtime driver tracing inspect solver",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
     "autodiff": "errors memory frontend tracing arrays kernels",
-    "torch": "errors user_warnings frontend arrays solver batch kernels autodiff",
-    "jax": "errors user_warnings frontend arrays solver batch kernels autodiff",
-    "io": "errors user_arrays user_warnings",
+    "torch": "errors frontend arrays solver batch kernels autodiff",
+    "jax": "errors frontend arrays solver batch kernels autodiff",
+    "io": "errors user_arrays",
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",
@@ -63,10 +62,10 @@ PARTS = {
     "report": "solver",
     "distributed": "runtime solver",
     "plot": "errors solver io",
-    "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
+    "colmap": "version errors options progress user_arrays ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss factors",
     "curves": "errors options frontend batch loss",
-    "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
+    "pose_graph": "version errors options progress user_arrays ir memory passes"
     " frontend equations codegen runtime driver tracing solver io initialize factors cameras loss",
     "sfm": "errors io cameras colmap",
     "scene": "errors frontend arrays solver io colmap",
@@ -197,7 +196,7 @@ THIRD_PARTY = {
     "platformdirs": "runtime driver cli",
     "qdldl": "runtime initialize",
     "rerun": "rerun",
-    "rich": "inspect kernels solver cli",
+    "rich": "tables inspect kernels solver cli",
     "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caspar.arrays.shared_indices import SharedIndices
-from caspar.errors import InputError
+from caspar.errors import InputError, meant
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
@@ -24,7 +24,6 @@ from caspar.frontend.kernels.trace import KernelInput, KernelOutput, KernelPart,
 from caspar.frontend.markers import Table
 from caspar.kernels.call.call import arguments_by_name, targets_by_name
 from caspar.kernels.call.calls import CallChoices, KernelCalls
-from caspar.kernels.call.operands import meant
 from caspar.kernels.kernel import Kernel
 from caspar.memory.access import ReadAccessor, WriteAccessor
 from caspar.memory.patterns import (
@@ -233,16 +232,10 @@ def _loaded(
     shape: Sequence[int],
     xp: Any,
 ) -> tuple[Any, Any]:
-    """Which numbers of tables items load, and the derivatives by them: (items, loads) each.
+    """The numbers of tables of a class that items load, and the derivatives by them.
 
-    Args:
-        table: Their class.
-        loads: What an item loads.
-        pull: (items, loads) derivatives.
-        places: (items, loads * axes) where the numbers are, beyond borders too.
-        index: (items,) the table of each item; None: there is one.
-        shape: That of the tables.
-        xp: The library of these arrays.
+    Both (items, loads). `places`: (items, loads * axes) where they are, beyond borders too;
+    `index`: (items,) the table of each item, None: there is one.
     """
     last = len(shape) - (1 if table.channels > 1 else 0)
     sizes = shape[last - table.dims : last]

@@ -105,8 +105,9 @@ def examine(console: Console) -> ExitCode:
     driver = find_driver()
     with console.status("looking around", spinner="line"):
         backends = [_cpu_backend(), _cuda_backend()]
+        processors = count_text(os.cpu_count() or 1, "processor")
         findings = [
-            Finding("system", f"{platform.platform()}, {_processor()}"),
+            Finding("system", f"{platform.platform()}, {platform.machine()}, {processors}"),
             Finding("Python", f"{platform.python_version()} ({sys.executable})"),
             Finding("caspar", f"{__version__} ({Path(__file__).parents[1]})"),
             *_packages(),
@@ -243,10 +244,6 @@ def _sparse() -> Finding:
     if problem is not None:
         return Finding("sparse", f"no sparse factorisation on CUDA: {problem}", Verdict.ABSENT)
     return Finding("sparse", "factorised on CUDA by cuDSS")
-
-
-def _processor() -> str:
-    return f"{platform.machine()}, {count_text(os.cpu_count() or 1, 'processor')}"
 
 
 def _driver_version() -> str:

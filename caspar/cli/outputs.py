@@ -26,7 +26,7 @@ import caspar
 from caspar.cli.exit_code import ExitCode
 from caspar.errors import MissingPackageError, OptionError
 from caspar.io.replace import FileTransaction, Target, checked_target, find_target, write_file
-from caspar.progress import has_live_output, showing
+from caspar.progress import Display, has_live_output, showing
 from caspar.solver.result.report import terminal_report, text_report
 from caspar.solver.result.result import SolveResult, SolveStatus
 
@@ -41,7 +41,9 @@ def progress_shown(console: Console, is_quiet: bool) -> AbstractContextManager[N
     return showing(None, None if has_live_output(console.file) else _Lines(console))
 
 
-class _Lines:
+class _Lines(Display):
+    """A line for each step, which stays."""
+
     def __init__(self, console: Console) -> None:
         self._console = console
         self._depth = 0
@@ -58,12 +60,6 @@ class _Lines:
     def iteration(self, text: Callable[[], str]) -> None:
         if time.monotonic() - self._last_s >= LINE_INTERVAL_S:
             self._print(text())
-
-    def hide(self) -> None:
-        """Do nothing: lines stay."""
-
-    def close(self) -> None:
-        """Do nothing: lines stay."""
 
     def _print(self, text: str) -> None:
         self._last_s = time.monotonic()

@@ -78,7 +78,7 @@ def versions_text(packages: Iterable[str]) -> tuple[str, list[str]]:
 
 @dataclass(frozen=True)
 class Tried:
-    """Whether a program ended well, and what it printed, or the last line of its error."""
+    """Success of a program, and what it printed, or the last line of its error."""
 
     works: bool
     text: str

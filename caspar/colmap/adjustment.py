@@ -17,8 +17,8 @@ from caspar.colmap.files.folder import write_model
 from caspar.colmap.model import Model
 from caspar.colmap.prepare import Prepared, prepare
 from caspar.colmap.priors.priors import IntrinsicsPrior
+from caspar.errors import warn_user
 from caspar.solver.result.result import IterationRecord, SolveResult
-from caspar.user_warnings import warn_user
 
 
 def bundle_adjustment(

@@ -22,11 +22,10 @@ from caspar.colmap.incremental import check_paths, naming, refine_everything
 from caspar.colmap.mapping import Path
 from caspar.colmap.model import Model
 from caspar.colmap.positioning import position
-from caspar.errors import MissingPackageError
+from caspar.errors import MissingPackageError, warn_user
 from caspar.options import BackendChoice, BackendName
 from caspar.progress import phase
 from caspar.solver.result.result import SolveStatus
-from caspar.user_warnings import warn_user
 
 try:
     import pycolmap

@@ -17,11 +17,10 @@ from caspar.colmap.adjustment import adjust_in_place
 from caspar.colmap.arguments import options_given
 from caspar.colmap.mapping import Path
 from caspar.colmap.priors.priors import PosePriorOptions
-from caspar.errors import InputError, MissingPackageError, OptionError
+from caspar.errors import InputError, MissingPackageError, OptionError, warn_user
 from caspar.options import BackendChoice
 from caspar.progress import phase
 from caspar.solver.result.result import SolveStatus
-from caspar.user_warnings import warn_user
 
 try:
     import pycolmap

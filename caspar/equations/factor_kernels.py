@@ -4,7 +4,7 @@ Which kernels there are depends on the factor's form: whether one of its nodes i
 (`schur_kernels` has the products then), and how sums over shared nodes are taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from caspar.equations.factor_builder import (
@@ -106,16 +106,12 @@ def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def derivative_kernel(
-    factor: TracedFactor, types: Types, *, has_residual: bool = False
-) -> KernelSpec:
+def derivative_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     """Writes the cost, and for each node argument the whole Jacobian, unscaled.
 
     Items are instances in the order in which they were given. Each writes its `cost`, and for each
     argument, row by row, the rows x tangent_dim scalars of `<argument>__jacobian`, times the root
     of the weight, that of the loss included.
-
-    With a residual it also writes `residual`, times the same root.
     """
     form = FactorForm(SharedSums.ATOMIC)
     kernel = FactorBuilder(factor, "derivative", form, types.storage, types)
@@ -123,14 +119,38 @@ def derivative_kernel(
     rows = WriteSequential(rows=True)
     kernel.write(SolverPart.COSTS.addend, [evaluation.cost], types.storage, rows)
     root, blocks = evaluation.root_of_weight(), evaluation.jacobian(factor.nodes)
+    for argument in factor.nodes:
+        entries = [entry for row in blocks[argument.name] for entry in row]
+        weighted = entries if root is None else [root * entry for entry in entries]
+        kernel.write(argument.part(FactorPart.JACOBIAN.text), weighted, types.storage, rows)
+    return kernel.build()
+
+
+def row_kernel(
+    factor: TracedFactor, types: Types, columns: Mapping[str, Iterable[int]]
+) -> KernelSpec:
+    """Writes `cost`, `residual` and `jacobian` of each instance, the Jacobian row by row.
+
+    Residual and Jacobian are multiplied by the root of the weight, that of the loss included.
+
+    Args:
+        factor: The factor.
+        types: Types of scalars.
+        columns: By node argument the components of the tangent that the Jacobian has.
+    """
+    kernel = FactorBuilder(factor, "rows", FactorForm(SharedSums.ATOMIC), types.storage, types)
+    evaluation, rows = kernel.evaluate(types.storage), WriteSequential(rows=True)
+    root, blocks = evaluation.root_of_weight(), evaluation.jacobian(factor.nodes)
     written = {
-        argument.part(FactorPart.JACOBIAN.text): [
-            entry for row in blocks[argument.name] for entry in row
-        ]
-        for argument in factor.nodes
+        FactorPart.RESIDUAL.text: list(evaluation.residual),
+        FactorPart.JACOBIAN.text: [
+            blocks[argument][row][component]
+            for row in range(len(factor.residual))
+            for argument, chosen in columns.items()
+            for component in chosen
+        ],
     }
-    if has_residual:
-        written[FactorPart.RESIDUAL.text] = list(evaluation.residual)
+    kernel.write(SolverPart.COSTS.addend, [evaluation.cost], types.storage, rows)
     for name, entries in written.items():
         weighted = entries if root is None else [root * entry for entry in entries]
         kernel.write(name, weighted, types.storage, rows)

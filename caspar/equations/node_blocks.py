@@ -70,6 +70,16 @@ def free_block(
     }
 
 
+def damped_block(
+    block: Mapping[tuple[int, int], Scalar], scale: Sequence[Scalar], damped_one: Scalar
+) -> dict[tuple[int, int], Scalar]:
+    """A block scaled to unit diagonal, to which the damping is added."""
+    return {
+        (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
+        for (i, j), entry in block.items()
+    }
+
+
 def free_rows(root: Mapping[tuple[int, int], Scalar], free: Free) -> dict[tuple[int, int], Scalar]:
     """A root W of an inverse, W^T W, without the rows of what is held: nothing moves it."""
     if free is None:
@@ -232,31 +242,40 @@ def inverse_of_parts(
     return inverse
 
 
-def inverse_cholesky(
-    matrix: Mapping[tuple[int, int], Scalar], dim: int
-) -> tuple[dict[tuple[int, int], Scalar], Scalar]:
-    """L^-1 of a symmetric matrix L L^T near unit diagonal, and whether it is positive definite.
+def cholesky(
+    matrix: Mapping[tuple[int, int], Scalar], dim: int, least: Scalar | float
+) -> tuple[dict[tuple[int, int], Scalar], list[Scalar], Scalar]:
+    """L of a symmetric matrix L L^T near unit diagonal, and whether it is positive definite.
 
-    L^-1 means nothing where it is not.
+    L is below the diagonal, of which the reciprocals come next. Pivots that are not above `least`
+    are replaced by it: L means nothing then.
     """
     factor: dict[tuple[int, int], Scalar] = {}
     reciprocal: list[Scalar] = []
     is_definite: Scalar | None = None
     for j in range(dim):
-        pivot = _minus_products(matrix[j, j], [(factor[j, k], factor[j, k]) for k in range(j)])
-        large = pivot > _SMALLEST_PIVOT
+        pivot = minus_products(matrix[j, j], [(factor[j, k], factor[j, k]) for k in range(j)])
+        large = pivot > least
         is_definite = large if is_definite is None else is_definite & large
-        reciprocal.append(pivot.max(_SMALLEST_PIVOT).sqrt().reciprocal())
+        reciprocal.append(pivot.max(least).sqrt().reciprocal())
         for i in range(j + 1, dim):
             pairs = [(factor[i, k], factor[j, k]) for k in range(j)]
-            factor[i, j] = _minus_products(matrix[i, j], pairs) * reciprocal[j]
+            factor[i, j] = minus_products(matrix[i, j], pairs) * reciprocal[j]
+    assert is_definite is not None
+    return factor, reciprocal, is_definite
+
+
+def inverse_cholesky(
+    matrix: Mapping[tuple[int, int], Scalar], dim: int
+) -> tuple[dict[tuple[int, int], Scalar], Scalar]:
+    """L^-1 of the matrix of `cholesky`, and whether that is positive definite."""
+    factor, reciprocal, is_definite = cholesky(matrix, dim, _SMALLEST_PIVOT)
     inverse: dict[tuple[int, int], Scalar] = {}
     for j in range(dim):
         inverse[j, j] = reciprocal[j]
         for i in range(j + 1, dim):
             carried = total(factor[i, k] * inverse[k, j] for k in range(j, i))
             inverse[i, j] = -(carried * reciprocal[i])
-    assert is_definite is not None
     return inverse, is_definite
 
 
@@ -345,11 +364,7 @@ def inverse_root(
     if diagonal is None:
         diagonal = [safe_diagonal(block[row, row]) for row in range(dim)]
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
-    damped_one = damping + dim * ROUNDING[dtype]
-    scaled = {
-        (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
-        for (i, j), entry in block.items()
-    }
+    scaled = damped_block(block, scale, damping + dim * ROUNDING[dtype])
     inverse = bounded_inverse_cholesky(free_block(scaled, free), dim)
     return free_rows({(i, j): inverse[i, j] * scale[j] for i, j in triangle(dim)}, free)
 
@@ -363,5 +378,6 @@ def safe_diagonal(entry: Scalar) -> Scalar:
     return (0.0 < entry).where(entry, ABSENT)
 
 
-def _minus_products(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:
+def minus_products(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:
+    """The first number without the sum of some products."""
     return total([first, *(-(a * b) for a, b in pairs)])

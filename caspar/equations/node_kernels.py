@@ -33,6 +33,7 @@ from caspar.equations.node_blocks import (
     activated,
     clamped,
     clipped_step,
+    damped_block,
     free_block,
     free_rows,
     inverse_of_parts,
@@ -196,10 +197,7 @@ def factorize_kernel(
     moving = kernel.read_moving()
     diagonal = node_diagonal(kernel, node, squares, damping, types.storage, moving)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
-    damped = {
-        (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
-        for (i, j), entry in block.items()
-    }
+    damped = damped_block(block, scale, damped_one)
     inverse = free_rows(inverse_of_parts(node, free_block(damped, free)), free)
     stored = [inverse[i, j] * scale[j] for i, j in places]
     kernel.write_part(NodePart.DIAGONAL, diagonal)

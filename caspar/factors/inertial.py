@@ -168,7 +168,9 @@ def _state(
 ) -> tuple[Argument, Argument]:
     if isinstance(state, tuple):
         pose, velocity = state
-    elif isinstance(state, Part) or not {"pose", "velocity"} <= set(_fields(state)):
+    elif isinstance(state, Part) or not {"pose", "velocity"} <= set(
+        getattr(state, "__dataclass_fields__", ())
+    ):
         raise FactorError(
             f"caspar.factors.imu, argument state: {state!r} must be a dataclass with the fields "
             "pose and velocity, or a pair of types: (pose, velocity)"
@@ -178,10 +180,6 @@ def _state(
     check_kind("imu", "state", pose, (sf.Pose3,))
     check_kind("imu", "state", velocity, (sf.V3,))
     return node(f"{end}_pose", pose), node(f"{end}_velocity", velocity)
-
-
-def _fields(state: Any) -> tuple[str, ...]:
-    return tuple(getattr(state, "__dataclass_fields__", ()))
 
 
 Array = NDArray[np.float64]

@@ -159,12 +159,8 @@ def _least_squares(
 ) -> FloatArray:
     """The x with least weighted squares of `system` x - wanted, some rows of x held.
 
-    Args:
-        system: (m, n).
-        wanted: (m, k).
-        weights: (m,), not negative.
-        is_held: (n,) rows of x that are as given.
-        given: (n, k).
+    `system` is (m, n), `wanted` (m, k), `weights` (m,) and not negative, `is_held` (n,), `given`
+    (n, k).
     """
     found = given.copy()
     free = np.flatnonzero(~is_held)

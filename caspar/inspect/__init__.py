@@ -13,8 +13,8 @@ from caspar.inspect.resources import (
     resource_facts,
 )
 from caspar.inspect.stages import KernelInspection, View, stage_names
-from caspar.inspect.tables import DataTable, FactTable
 from caspar.inspect.views import GraphView, ProgramView, ScheduleView, TextView
+from caspar.tables import DataTable, FactTable
 
 __all__ = [
     "DataTable",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import attrgetter
 
 from caspar.codegen.targets import TARGETS
 from caspar.equations.factor_kernels import factor_kernels
@@ -14,7 +15,7 @@ from caspar.frontend.kernels.spec import kernel_spec
 from caspar.frontend.kernels.trace import TracedKernel
 from caspar.frontend.precision import TYPES
 from caspar.frontend.printing import print_factor, print_kernel, print_retraction
-from caspar.inspect.resources import KernelReport, ResourcesView
+from caspar.inspect.resources import ResourcesView
 from caspar.inspect.stages import KernelInspection
 from caspar.inspect.views import TextView
 from caspar.ir.dtype import DType
@@ -90,11 +91,7 @@ class FactorInspection(Mapping[str, KernelInspection]):
             BackendError: NVRTC or nvdisasm is not installed.
         """
         with ThreadPoolExecutor() as pool:
-            return ResourcesView(tuple(pool.map(_report, self.kernels.values())))
-
-
-def _report(kernel: KernelInspection) -> KernelReport:
-    return kernel.report
+            return ResourcesView(tuple(pool.map(attrgetter("report"), self.kernels.values())))
 
 
 def inspect_factor(

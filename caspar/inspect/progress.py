@@ -197,11 +197,10 @@ class Progress:
         """Numbers of the steps that work on a call, ascending; of its users where it has none."""
         if call in self._numbers:
             return tuple(self._numbers[call])
-        users = {user for value in self.graph.calls[call].outputs for user in self._users(value)}
+        users = {
+            user for value in self.graph.calls[call].outputs for user in self.graph.users[value]
+        }
         return tuple(sorted(number for user in users for number in self._steps_of(user)))
-
-    def _users(self, value: int) -> tuple[int, ...]:
-        return self.graph.users[value]
 
     @cached_property
     def _parts(self) -> tuple[StepPart, ...]:

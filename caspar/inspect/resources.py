@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from caspar.inspect.tables import LINE_UNDER_HEAD, FactTable, Shown, plain_text
 from caspar.ir.dtype import DType
 from caspar.runtime.nvidia.nvrtc import KernelResources, nvrtc_version
 from caspar.runtime.nvidia.occupancy import Occupancy, occupancy
 from caspar.runtime.nvidia.sass import DOUBLE_KINDS, KINDS, Region, SassKernel
+from caspar.tables import LINE_UNDER_HEAD, FactTable, Shown, plain_text
 
 _WORD = 4
 

@@ -287,9 +287,7 @@ class ProgramInspection:
     """One program of a kernel that has several, at every stage of the middle end.
 
     Attributes:
-        name: What it computes.
         input: The graph before the first pass.
-        target: What is generated.
     """
 
     name: str

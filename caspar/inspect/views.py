@@ -10,11 +10,11 @@ from caspar.errors import OptionError
 from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
 from caspar.inspect.pictures.draw_program import draw_program
 from caspar.inspect.progress import Progress
-from caspar.inspect.tables import Shown
 from caspar.ir.graph import Graph
 from caspar.ir.program import Instruction, Program
 from caspar.ir.text import print_graph, print_instruction, print_program
 from caspar.passes.scheduling.steps import Schedule, Step
+from caspar.tables import Shown
 
 _COMMENT = "  # "
 

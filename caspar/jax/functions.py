@@ -27,13 +27,12 @@ from caspar.autodiff.call import (
 )
 from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
-from caspar.errors import InputError
+from caspar.errors import InputError, warn_user
 from caspar.frontend.factors.factor import Factor
 from caspar.kernels.kernel import Kernel
 from caspar.solver.input.problem import with_bare_factors
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
-from caspar.user_warnings import warn_user
 
 
 def call(
@@ -162,13 +161,7 @@ def _array(where: str, given: Any) -> jax.Array:
 def _evaluated(
     call: Call, wanted: frozenset[str], values: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """The outputs' rows.
-
-    Args:
-        call: The call; indices in it may be traced.
-        wanted: Arguments that may be derived by.
-        values: Rows, of one type.
-    """
+    """The outputs' rows; `wanted`: arguments to derive by. Indices in the call may be traced."""
     indices = [_array(f"kernel {call.kernel.traced.name}, an option", one) for one in call.arrays]
     num = len(values)
     lengths = lengths_of(values)

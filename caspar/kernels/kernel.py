@@ -196,7 +196,8 @@ class KernelDescription:
 
     def __str__(self) -> str:
         call = "source: kernel.inspect().cuda, kernel.inspect(target='cpu').cpu\n"
-        parts = [f"{self.signature}\n", f"{self.accesses}{_NOTE}\n", _ended(self.resources), call]
+        resources = f"{str(self.resources).rstrip()}\n"
+        parts = [f"{self.signature}\n", f"{self.accesses}{_NOTE}\n", resources, call]
         if self.profile is not None:
             parts.append(f"measured last: {self.profile}")
         return "\n".join(parts)
@@ -279,10 +280,6 @@ def _passed(one: KernelInput | KernelOutput, *, is_output: bool) -> str:
         values += " or size" if len(needed) > 0 else " or nothing"
     indices = ["index (n,)" if name == "index" else name for name in needed]
     return ", ".join([values, *indices, *optional])
-
-
-def _ended(text: object) -> str:
-    return f"{str(text).rstrip()}\n"
 
 
 class Kernel:

@@ -324,7 +324,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class BoundWrite:
-    """What the kernel's argument is bound to, and the kernels that complete it."""
+    """The memory of the kernel's argument, and the kernels that complete it."""
 
     binding: Binding
     finish: tuple[Finish, ...] = ()
@@ -350,9 +350,8 @@ class WriteAccessor(Accessor):
     def in_kernel(self, options: Options, is_atomic: bool) -> WriteAccessor:
         """The access that the kernel itself uses: another one where a second kernel completes it.
 
-        Args:
-            options: What was passed besides values.
-            is_atomic: Whether sums over shared objects are taken by atomics, in any order.
+        `options`: What was passed besides values. `is_atomic`: Sums over shared objects are taken
+        by atomics, in any order.
         """
         return self
 

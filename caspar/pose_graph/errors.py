@@ -48,12 +48,11 @@ def chi2_by_kind(graph: PoseGraph) -> dict[str, float]:
         graph: As a reader returns it.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        found = {name: _squared(*pair) for name, pair in _errors(graph).items()}
+        found = {
+            name: float(np.square(np.einsum("nij,nj->ni", roots, errors)).sum())
+            for name, (errors, roots) in _errors(graph).items()
+        }
     return {name: total if np.isfinite(total) else np.inf for name, total in found.items()}
-
-
-def _squared(errors: FloatArray, roots: FloatArray) -> float:
-    return float(np.square(np.einsum("nij,nj->ni", roots, errors)).sum())
 
 
 def _errors(graph: PoseGraph) -> dict[str, tuple[FloatArray, FloatArray]]:

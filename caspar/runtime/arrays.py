@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from caspar.errors import CasparError, InputError
+from caspar.errors import CasparError, InputError, warn_user
 from caspar.memory.array import Array
-from caspar.user_arrays import refuse_masked
-from caspar.user_warnings import warn_user
+from caspar.runtime.backend import Backend
+from caspar.user_arrays import object_advice, refuse_masked
 
 Result = TypeVar("Result")
 
@@ -102,6 +102,23 @@ def checked_location(where: str, given: Any) -> Location:
         return HOST
     with reading(where, given):
         return location(given)
+
+
+def unreachable(where: str, place: Location, backend: Backend, runner: str) -> InputError:
+    """The error for an array of a device that the backend does not work on."""
+    return InputError(
+        f"{where}: lives on {place}, but the {runner} runs on {backend.device}; move the array "
+        "there, or choose another backend"
+    )
+
+
+def no_index(where: str, given: Any, array: Array) -> InputError:
+    """The error for what is no (n,) array of integers; `given`: what the user passed."""
+    if array.dtype.kind not in "iu":
+        return InputError(
+            f"{where}: dtype {array.dtype}; indices must be integers{object_advice(given, array)}"
+        )
+    return InputError(f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)")
 
 
 def to_numpy(array: Any) -> Any:

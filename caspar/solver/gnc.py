@@ -221,7 +221,8 @@ class _Course:
             before = result.final_cost
             result, ratios = self._solve(weights, control)
             if truncates:
-                is_binary = all(_is_binary(one) for one in weights.values())
+                between = (np.minimum(one, 1.0 - one).max(initial=0.0) for one in weights.values())
+                is_binary = all(one <= 1e-4 for one in between)
                 is_same = abs(before - result.final_cost) <= 1e-5 * abs(before)
                 has_settled = is_binary and is_same
                 control *= growth
@@ -305,10 +306,6 @@ def truncated_weights(ratio: Floats, control: float) -> Floats:
 def geman_mcclure_weights(ratio: Floats, control: float) -> Floats:
     """Weights by (m,) squared residuals over squared thresholds: equation 12 of the paper."""
     return np.asarray((control / (ratio + control)) ** 2)
-
-
-def _is_binary(weight: Floats) -> bool:
-    return bool(np.minimum(weight, 1.0 - weight).max(initial=0.0) <= 1e-4)
 
 
 def _squared_thresholds(

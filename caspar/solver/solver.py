@@ -147,7 +147,7 @@ class Solver(Remade):
         own_precision, kinds = is_auto(precision), self.constraint_kinds
         solved = recipe
         if len(kinds) > 0:
-            from caspar.solver.constraints.penalised_arrays import penalised_recipe
+            from caspar.solver.constraints.problems import penalised_recipe
 
             solved = penalised_recipe(recipe, kinds)
         self._session = Session(

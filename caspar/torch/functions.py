@@ -28,12 +28,11 @@ from caspar.autodiff.call import (
 )
 from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
-from caspar.errors import InputError
+from caspar.errors import InputError, warn_user
 from caspar.frontend.factors.factor import Factor
 from caspar.kernels.kernel import Kernel
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
-from caspar.user_warnings import warn_user
 
 
 def call(
@@ -310,7 +309,6 @@ class _Call:
 
     Attributes:
         paths: Paths of the tensors that require gradients.
-        result: The solve's result.
         names: Node types, in the order of the outputs.
     """
 

@@ -7,10 +7,10 @@ import pytest
 
 from caspar.inspect import FactorInspection, inspect_factor
 from caspar.inspect.resources import ResourcesView
-from caspar.inspect.tables import WIDTH
 from caspar.runtime.nvidia.nvrtc import KernelResources, nvrtc_version
 from caspar.runtime.nvidia.occupancy import occupancy
 from caspar.runtime.nvidia.sass import Region
+from caspar.tables import WIDTH
 from examples.camera_prototype import reprojection
 from tests.inspect.cases import distance
 

@@ -24,6 +24,7 @@ from examples import (
     camera_prototype,
     direct_odometry,
     growing_map,
+    inertial_window,
     inverse_kinematics,
     kernel_example,
     localisation,
@@ -46,14 +47,31 @@ BY_LAUNCHERS = ("several_processes.py",)
 NAMES = sorted({path.name for path in EXAMPLES.glob("*.py")} - {*BY_LAUNCHERS})
 ARGUMENTS = {
     "growing_map.py": ["--poses", "150"],
+    "inertial_window.py": ["--keyframes", "30"],
     "multiple_factors.py": ["--poses", "400", "--landmarks", "60"],
 }
 WITHOUT_REPORT = (
     *("kernel_example.py", "localisation.py", "outliers.py", "point_cloud.py", "relaxation.py"),
     *("differentiable_calibration.py", "inverse_kinematics.py", "learned_noise.py"),
     *("compiler_passes.py", "database_to_model.py", "field_paths.py", "robust_losses.py"),
-    "tags.py",
+    *("inertial_window.py", "tags.py"),
 )
+RUN_BY_TESTS = {
+    **dict.fromkeys(
+        (
+            *("bundle_adjustment", "calibration_errors", "camera_prototype", "direct_odometry"),
+            *("growing_map", "inverse_kinematics", "localisation", "multiple_factors"),
+            *("picture_in_map", "point_cloud", "pose_graph", "relaxation", "tags"),
+        ),
+        "tests/solver/test_examples.py",
+    ),
+    **dict.fromkeys(
+        ("hand_eye", "uwb_ranges", "victoria_park", "walking_robot"),
+        "tests/factors/test_examples.py",
+    ),
+}
+"""Examples whose `main` a test there calls: as scripts they run under `-m reliability`."""
+
 NEEDED = {
     "database_to_model.py": ("pycolmap", "pycolmap"),
     "torch_tensors.py": ("torch", "PyTorch"),
@@ -91,6 +109,11 @@ for line in sys.stdin:
 """Runs each script in a fork of an interpreter that has loaded caspar, which takes seconds."""
 
 
+def says_converged(printed: str) -> bool:
+    """Whether the report of a solve says so."""
+    return re.search(r"^status +CONVERGED", printed, re.MULTILINE) is not None
+
+
 @pytest.fixture(scope="module")
 def interpreter() -> Iterator[subprocess.Popen[str]]:
     """It takes a line of JSON for each script, and prints how the script ended."""
@@ -106,7 +129,15 @@ def interpreter() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.reliability)
+        if Path(name).stem in RUN_BY_TESTS
+        else name
+        for name in NAMES
+    ],
+)
 def test_script_runs(name: str, interpreter: subprocess.Popen[str], tmp_path: Path) -> None:
     written = [tmp_path / "stdout", tmp_path / "stderr"]
     request = [str(EXAMPLES / name), ARGUMENTS.get(name, []), list(map(str, written))]
@@ -122,14 +153,25 @@ def test_script_runs(name: str, interpreter: subprocess.Popen[str], tmp_path: Pa
         assert complained == f"This example needs {title}: pip install {package}\n"
         return
     assert code == 0, complained
-    has_report = re.search(r"^status +CONVERGED", said, re.MULTILINE) is not None
-    assert has_report is (name not in WITHOUT_REPORT)
+    assert says_converged(said) is (name not in WITHOUT_REPORT)
+
+
+@pytest.mark.parametrize("name", RUN_BY_TESTS)
+def test_other_scripts_call_what_tests_call(name: str) -> None:
+    script = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert re.search(
+        r'\nif __name__ == "__main__":\n(    import sys\n\n)?    main\(.*\)\n\Z', script
+    )
+    tests = (EXAMPLES.parent / RUN_BY_TESTS[name]).read_text(encoding="utf-8")
+    assert f" {name}.main(" in tests
 
 
 def test_bundle_adjustment_reaches_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
     result = bundle_adjustment.main()
     assert result.final_cost <= 30378.64 * (1.0 + 1e-6)
-    assert str(result) in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert str(result) in printed
+    assert says_converged(printed)
 
 
 class TestMultipleFactors:
@@ -139,7 +181,9 @@ class TestMultipleFactors:
         error = result.values["Mount"][0] - multiple_factors.TRUE_MOUNT
         assert abs(error[:4]).max() < 0.01
         assert abs(error[4:]).max() < 0.1
-        assert str(result) in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert str(result) in printed
+        assert says_converged(printed)
 
     def test_grows_to_what_is_solved_at_once(self) -> None:
         """By half laps, from where the last one ended, to the optimum of the whole drive."""
@@ -160,6 +204,7 @@ def test_calibration_errors(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "fx 532.827 +- 0.44, fy 532.946 +- 0.46, cx 342.487 +- 0.46" in printed
     assert "correlation of k2 and k3: -0.982" in printed
+    assert says_converged(printed)
 
 
 def test_ellipses_hold_what_they_say(tmp_path: Path) -> None:
@@ -185,6 +230,7 @@ def test_a_picture_is_placed_in_a_map(capsys: pytest.CaptureFixture[str]) -> Non
     assert found is not None
     assert float(found[2]) < 1e-3 < 1e-2 < float(found[1])
     assert re.search("wrong matches kept: [0-5] of 302", printed)
+    assert says_converged(printed)
 
 
 def test_lenses_are_shared_held_and_bounded() -> None:
@@ -207,12 +253,13 @@ def test_a_loss_tells_wrong_observations() -> None:
     assert suspected < 0.02
 
 
-def test_pose_graph_reaches_the_optimum() -> None:
+def test_pose_graph_reaches_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
     """137.91295 is where exact steps end, by a sparse factorisation of the same residuals."""
     result = pose_graph.main()
     assert result.status.is_success
     assert 2.0 * result.final_cost == pytest.approx(137.913, rel=1e-4)
     assert result.remarks == ()
+    assert says_converged(capsys.readouterr().out)
 
 
 class TestKernelExample:
@@ -248,7 +295,9 @@ class TestCameraPrototype:
         np.testing.assert_allclose(camera, camera_prototype.TRUE_CAMERA, rtol=3e-3)
         residuals, unknowns = result.problem.num_residuals, result.problem.num_unknowns
         assert 2.0 * result.final_cost == pytest.approx(0.04 * (residuals - unknowns), rel=0.1)
-        assert "ReadIndexed -> ReadUnique: the same program, " in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert "ReadIndexed -> ReadUnique: the same program, " in printed
+        assert says_converged(printed)
 
     def test_derivative_is_that_of_differences(self) -> None:
         board = camera_prototype.Board(num_views=3, side=3)
@@ -271,23 +320,37 @@ def test_molecules_are_found() -> None:
     assert np.abs(error).mean() < 0.06
 
 
-def test_a_camera_is_followed() -> None:
+def test_a_camera_is_followed(capsys: pytest.CaptureFixture[str]) -> None:
     truth, found = direct_odometry.main(16)
+    assert says_converged(capsys.readouterr().out)
     assert np.linalg.norm(found[:, 4:] - truth[:, 4:], axis=1).max() < 0.003
     turned = Rotation.from_quat(found[:, :4]).inv() * Rotation.from_quat(truth[:, :4])
     assert turned.magnitude().max() < 0.002
 
 
-def test_a_map_grows_at_its_minimum(tmp_path: Path) -> None:
+def test_a_map_grows_at_its_minimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "map.png"
     made, result = growing_map.main(["--poses", "300", "--picture", str(picture)])
     assert (len(made.poses), result.problem.nodes["Tree"]) == (300, len(made.trees))
     assert result.initial_cost <= 1.001 * result.final_cost
     assert picture.stat().st_size > 1000
+    assert says_converged(capsys.readouterr().out)
     graph = [str(growing_map.DRIVE.with_name("M3500.g2o.bz2")), "--poses", "120"]
     made, result = growing_map.main(graph)
     assert result.problem.factors["odometry"] > 119
     assert result.initial_cost <= 1.001 * result.final_cost
+
+
+def test_a_window_follows_a_flight(tmp_path: Path) -> None:
+    """It knows how far off it is; the inertial sensor alone is soon lost."""
+    picture = tmp_path / "flight.png"
+    flight, found = inertial_window.main(["--keyframes", "60", "--picture", str(picture)])
+    true = flight.states[:, 4:7]
+    errors, lost = found.positions - true, found.alone - true
+    assert np.linalg.norm(errors, axis=1).max() < 0.4
+    assert np.linalg.norm(lost[-1]) > 10.0 * np.linalg.norm(errors[-1])
+    assert 0.5 < np.sqrt(np.mean((errors / found.sigmas) ** 2)) < 1.5
+    assert picture.stat().st_size > 1000
 
 
 def test_an_arm_reaches_its_goals() -> None:

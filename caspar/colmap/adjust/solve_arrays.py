@@ -74,14 +74,11 @@ class SolveArrays:
     """A problem as a solver takes it.
 
     Attributes:
-        start: Start values of everything.
-        factors: Factors with instances.
         arrays: As for `Solver.solve`.
         fixed: Components that are held, by node type, of all types.
         bounds: As for `Solver.solve`.
         places: For each node type, which fields of `Values` its columns come from, and where.
         lenses: By COLMAP's numbers of camera models, the node types of their lenses.
-        num_prior_residuals: Residuals of priors.
         keypoints: For each reprojection factor, its instances' places among all keypoints.
     """
 

@@ -17,11 +17,10 @@ import numpy as np
 from caspar.cameras import MODELS_BY_ID
 from caspar.colmap.files import binary, text
 from caspar.colmap.model import NO_POINT, Cameras, Model, SensorType, num_parameters_of
-from caspar.errors import FileFormatError, InputError
+from caspar.errors import FileFormatError, InputError, warn_user
 from caspar.io.compressed import FilePath, path_text
 from caspar.io.replace import FileTransaction, open_for_replacing
 from caspar.options import choice
-from caspar.user_warnings import warn_user
 
 
 class ModelFormat(Enum):

@@ -46,13 +46,7 @@ CALL_KEYWORDS = ("self", "out", "count", "check", "dtype", "block_size", "runs")
 
 @dataclass(frozen=True, repr=False)
 class KernelFunction(UserFunction):
-    """A function that becomes a kernel.
-
-    Attributes:
-        function: Maps symbolic arguments to symbolic outputs.
-        name: The function's name.
-        local_names: Names visible where the function was defined, for postponed annotations.
-    """
+    """A function that becomes a kernel."""
 
     kind: ClassVar[str] = "kernel"
     error: ClassVar[type[KernelError]] = KernelError
@@ -89,8 +83,6 @@ class KernelInput:
     """An argument of the user's function.
 
     Attributes:
-        name: As in the signature.
-        access: How it is read.
         type_name: Name of the declared type; of a pair, of a half.
         storage_dim: Scalars of an object.
         unit_ranges: The parts of an object of unit length, such as quaternions.
@@ -148,10 +140,6 @@ class TracedKernel:
     """A kernel function as expressions.
 
     Attributes:
-        name: The function's name.
-        location: File and line of the function.
-        inputs: In the order of the signature.
-        outputs: In the order they are returned.
         result_type: What the outputs are returned in: `tuple` or a NamedTuple class; None: a
             single output is returned as it is.
         lines: Which line of the function each sub-expression comes from.

@@ -117,8 +117,7 @@ def lower_lookup(builder: GraphBuilder, lookup: Lookup, operands: Sequence[int])
 def inside_tables(rows: Iterable[Any]) -> tuple[Any, ...]:
     """Expressions that are 1 if a place is in its table, and 0 if an instance is left out.
 
-    Args:
-        rows: Of a residual. Their lookups with `Border.REFUSE` count, each place once.
+    Lookups of the rows of a residual count with `Border.REFUSE`, each place once.
     """
     found: dict[Any, None] = {}
     for row in rows:
@@ -133,9 +132,7 @@ def inside_tables(rows: Iterable[Any]) -> tuple[Any, ...]:
 def lower_inside(builder: GraphBuilder, operands: Sequence[int]) -> int:
     """1 if a place is in the table, 0 if not, NaN if a coordinate is none; it has no derivative.
 
-    Args:
-        builder: Receives the calls.
-        operands: As for `lower_lookup`.
+    `operands`: As for `lower_lookup`.
     """
     first, *coordinates = operands
     source = builder.producer_of(first)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import FileFormatError, OptionError
+from caspar.errors import FileFormatError, OptionError, warn_user
 from caspar.io.compressed import FilePath, open_for_reading, path_text
 from caspar.io.graphs.chained import chained_poses, motions, seen_points
 from caspar.io.graphs.information import covariance_roots, information_roots
@@ -33,7 +33,6 @@ from caspar.io.graphs.pose_graph import (
     Sightings,
 )
 from caspar.io.rotations import FloatArray
-from caspar.user_warnings import warn_user
 
 # A quaternion written with few digits is of length one to this; one whose numbers are in another
 # order, or no quaternion at all, mostly is not.

@@ -11,12 +11,12 @@ from typing import Any
 
 from caspar.arrays.convert import checked_size, float_type
 from caspar.arrays.passed import is_array
-from caspar.errors import InputError
+from caspar.errors import InputError, meant
 from caspar.frontend.kernels.markers import Marked
 from caspar.frontend.kernels.trace import KernelFunction, TracedKernel
 from caspar.frontend.kernels.values import MisfitError, described, is_symbolic, type_name, value_of
 from caspar.frontend.markers import Pair
-from caspar.kernels.call.operands import Operand, meant, operand
+from caspar.kernels.call.operands import Operand, operand
 from caspar.kernels.call.plan import CallOptions
 from caspar.user_arrays import STORAGE_ADVICE
 

@@ -8,13 +8,12 @@ for this kernel on this device.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS, Target
-from caspar.driver import compile_kernel, compile_specs
+from caspar.driver import compile_kernel, compile_specs, digest_of
 from caspar.errors import InputError
 from caspar.frontend.kernels.spec import kernel_spec
 from caspar.frontend.kernels.trace import TracedKernel
@@ -89,8 +88,7 @@ def tuning_key(
     traced: TracedKernel, backend: Backend, dtype: DType, writes: Mapping[str, WriteAccessor]
 ) -> str:
     """Digest of all that a measurement holds for."""
-    parts = (traced.key, backend.device, dtype.value, repr(writes))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+    return digest_of((traced.key, backend.device, dtype.value, repr(writes)))
 
 
 _Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]

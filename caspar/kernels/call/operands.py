@@ -7,8 +7,7 @@ here may cost more than microseconds, or wait for the device unless it checks in
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,12 +18,20 @@ from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import FLOATS, MAX_LENGTH, checked_size
 from caspar.arrays.passed import check_readable, writable_array
 from caspar.arrays.shared_indices import SharedIndices, narrowed
-from caspar.errors import InputError
+from caspar.errors import InputError, meant
 from caspar.ir.dtype import DType
 from caspar.memory.access import Accessor
 from caspar.memory.array import Array
 from caspar.memory.layout import rows_are_blocked
-from caspar.runtime.arrays import HOST, Location, checked_location, reading, to_numpy
+from caspar.runtime.arrays import (
+    HOST,
+    Location,
+    checked_location,
+    no_index,
+    reading,
+    to_numpy,
+    unreachable,
+)
 from caspar.runtime.backend import Backend
 from caspar.user_arrays import object_advice, with_dtype
 
@@ -100,12 +107,6 @@ def _operand(
         given = with_dtype(given)
     target = writable_array(where, given) if is_output else None
     return Operand(where, given, options, size, target)
-
-
-def meant(name: object, allowed: Iterable[str]) -> str:
-    """Return the allowed name that somebody may have meant, in brackets, or nothing."""
-    close = difflib.get_close_matches(str(name), list(allowed), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def place_of(where: str, given: Any) -> Location | None:
@@ -207,25 +208,15 @@ class OperandReader:
         if isinstance(given, list | tuple) and len(given) == 0:
             given = np.zeros(0, np.int32)  # NumPy would take it for real numbers
         array, xp = self._array(where, given)
-        if array.dtype.kind not in "iu":
-            raise InputError(
-                f"{where}: dtype {array.dtype}; indices must be integers"
-                f"{object_advice(given, array)}"
-            )
-        if array.ndim != 1:
-            raise InputError(
-                f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
-            )
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise no_index(where, given, array)
         converted = narrowed(array, check=self.check)
         return self.backend.upload(converted) if xp is np else converted
 
     def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
         place = checked_location(where, given)
         if place != HOST and not self.backend.accepts_device(place.kind, place.number):
-            raise InputError(
-                f"{where}: lives on {place}, but the kernel runs on {self.backend.device}; move "
-                "the array there, or choose another backend"
-            )
+            raise unreachable(where, place, self.backend, "kernel")
         with reading(where, given):
             if place == HOST:
                 return to_numpy(given), np

@@ -177,7 +177,7 @@ def _successors(
     exponent = path.exponent
     for op, root in _ROOTS:
         allowed = exponent % root == 0 and 0 < exponent <= DENOMINATOR
-        allowed = allowed and (root % 2 != 0 or _odd_numerator(exponent))
+        allowed = allowed and (root % 2 != 0 or Fraction(exponent, DENOMINATOR).numerator % 2 != 0)
         if costs.has(op) and allowed:
             yield op, (exponent,), exponent // root
     if exponent > 0 and costs.has(Op.RCP):
@@ -201,10 +201,6 @@ def _step(exponent: int, op: Op, operands: tuple[int, ...]) -> PowerStep:
         op,
         tuple(Fraction(operand, DENOMINATOR) for operand in operands),
     )
-
-
-def _odd_numerator(units: int) -> bool:
-    return Fraction(units, DENOMINATOR).numerator % 2 != 0
 
 
 def _even_denominator(units: int) -> bool:

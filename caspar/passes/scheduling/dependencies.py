@@ -18,8 +18,6 @@ class Dependencies:
     """A graph as trials see it.
 
     Attributes:
-        graph: What is scheduled.
-        accumulators: Its accumulators.
         readers: For each value, the calls that read it, and how often each does.
         num_reads: For each value, all reads together; 0 for a literal, which is never freed.
         sole_reader: For each value, the call that alone reads it; -1 if there are several or

@@ -30,8 +30,8 @@ from caspar.runtime.nvidia.occupancy import KernelUsage
 from caspar.runtime.parameters import bound_parts
 
 WAVES_THAT_PAY = 2
-"""Of blocks, above which better options for a kernel of node tiles are looked for: its launches
-are long enough for a few per cent to count (docs/design/0012-elimination.md)."""
+"""Waves of blocks above which better options for a kernel of node tiles are looked for: its
+launches are long enough for a few per cent to count (docs/design/0012-elimination.md)."""
 
 
 class CudaBackend(CudaIndexing):

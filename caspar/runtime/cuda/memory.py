@@ -114,7 +114,7 @@ _ROWS_OF_THREAD = 8
 """At least, if there is more than one block."""
 
 _MOST_BLOCKS = 1024
-"""Of a column."""
+"""Blocks of a column, at most."""
 
 _MOST_COLUMNS, _NO_DRAW = 4, 32
 

@@ -36,7 +36,7 @@ from caspar.runtime.group.sockets import ProcessGroup
 from caspar.runtime.group.threads import FAILED, AllReduce, ThreadGroup
 
 _SETTINGS = {"NCCL_NVLS_ENABLE": "0", "NCCL_RUNTIME_CONNECT": "0"}
-"""Of NCCL, unless the user has set them; it reads them when the process makes its first group."""
+"""Variables of NCCL, unless the user has set them; the first group of a process reads them."""
 
 _TYPES = {"float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"}
 

@@ -35,8 +35,6 @@ class Launch:
 
     Attributes:
         launcher: `torchrun`, `Open MPI`, `Slurm`, `CASPAR_*` or `mpi4py`.
-        rank: Rank of the process.
-        size: Processes.
         local_rank: Its number on its host: the device that it uses.
         local_size: Processes on this host; None: not known.
         job: Text that processes of the same job share, and others do not.

@@ -61,11 +61,7 @@ def _refusal(folder: Path) -> str:
                 file.write(b"caspar")
         return refusal
     except OSError as error:
-        return _cannot_be_written(folder, error)
-
-
-def _cannot_be_written(folder: Path, error: OSError) -> str:
-    return f"{folder} cannot be written ({error.strerror or error})"
+        return f"{folder} cannot be written ({error.strerror or error})"
 
 
 def _keep_in_memory(reason: str) -> None:

@@ -5,7 +5,6 @@ Input: the values of a problem, or the result of a solve, and which instances ar
 everything else once for a covariance.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import InputError
+from caspar.errors import InputError, meant
 from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.arrays import to_numpy
@@ -163,8 +162,7 @@ def requested_instances(given: Any, counts: Mapping[str, int]) -> dict[str, NDAr
     found = {}
     for name, chosen in given.items():
         if name not in counts:
-            close = difflib.get_close_matches(str(name), list(counts), 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = meant(name, counts)
             raise InputError(
                 f"covariance, blocks: {name!r} is no node type{hint}; these are {', '.join(counts)}"
             )

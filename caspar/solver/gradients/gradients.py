@@ -3,7 +3,6 @@
 Cost tier: once for a gradient; `Adjoint` keeps what several gradients share.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from caspar.equations.adjoint import tangent_size
-from caspar.errors import InputError, OptionError
+from caspar.errors import InputError, OptionError, meant
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.options import Precision
@@ -62,8 +61,7 @@ class Cotangents:
             )
         for name in given:
             if name not in self._dims:
-                close = difflib.get_close_matches(str(name), list(self._dims), 1)
-                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                hint = meant(name, self._dims)
                 raise InputError(f"cotangents: {name!r} is no node type{hint}; these are {known}")
         zeros = self._backend.xp.zeros
         return {

@@ -4,7 +4,7 @@ Arrays are checked and converted where they are: those of the host by NumPy befo
 uploaded, so that half the bytes travel and CUDA compiles nothing for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
@@ -25,8 +25,10 @@ from caspar.runtime.arrays import (
     checked_location,
     in_pieces,
     location,
+    no_index,
     reading,
     to_numpy,
+    unreachable,
     wants_gradient,
     warn_of_gradient,
 )
@@ -144,7 +146,7 @@ class ArrayReader:
                     "another unit, or precision='float64'"
                 )
             for part in unit_ranges:
-                converted = _with_unit(where, converted, part, xp, ignored)
+                converted = with_unit(where, converted, part, xp, ignored)
         return converted
 
     def tables(self, where: str, table: type[Table], given: Any) -> Array:
@@ -172,15 +174,8 @@ class ArrayReader:
         array, xp = self.array(where, given)
         if array.shape == (0,):  # an empty list has no integers
             return xp.empty(0, np.int32)
-        if array.dtype.kind not in "iu":
-            raise InputError(
-                f"{where}: dtype {array.dtype}; indices must be integers"
-                f"{object_advice(given, array)}"
-            )
-        if array.ndim != 1:
-            raise InputError(
-                f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
-            )
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise no_index(where, given, array)
         # without rows there is nothing that an index could name
         if self._check_values or size == 0:
             entry = self._first_outside(array, size, xp)
@@ -190,8 +185,7 @@ class ArrayReader:
                     f"{where}: index {int(array[entry])} at entry {entry} is out of range; {of} "
                     f"has {size} rows, so {allowed}"
                 )
-        converted = xp.ascontiguousarray(array, dtype=np.int32)
-        return converted
+        return xp.ascontiguousarray(array, dtype=np.int32)
 
     def _first_outside(self, index: Array, size: int, xp: ModuleType) -> int | None:
         """First entry outside 0 .. size - 1; None: all are inside."""
@@ -257,10 +251,7 @@ class ArrayReader:
                 "put all arrays on one device"
             )
         if place != HOST and not self.backend.accepts_device(place.kind, place.number):
-            raise InputError(
-                f"{where}: lives on {place}, but the solver runs on {self.backend.device}; "
-                "move the array there, or choose another backend"
-            )
+            raise unreachable(where, place, self.backend, "solver")
 
     def number(self, where: str, given: Any) -> Array:
         """(1, 1) one number for all instances, on the host, of the type of values."""
@@ -340,10 +331,18 @@ def _bounds(index: Array) -> tuple[int, int]:
     return int(index.min()), int(index.max())
 
 
-def _with_unit(
-    where: str, rows: Array, part: UnitRange, xp: ModuleType, ignored: Array | None
+def with_unit(
+    where: str,
+    rows: Array,
+    part: UnitRange,
+    xp: ModuleType,
+    ignored: Array | None,
+    place: Callable[[int], str] = "row {}".format,
 ) -> Array:
-    """Rows of which a part has unit length: the same, or a copy where that is not so already."""
+    """Rows of which a part has unit length: the same, or a copy where that is not so already.
+
+    `ignored`: (n,) booleans, rows that may be anything. `place` names a row in an error.
+    """
     if len(rows) == 0:
         return rows
     columns = slice(part.start, part.stop)
@@ -365,6 +364,6 @@ def _with_unit(
     row = int(xp.flatnonzero(distances > UNIT_TOLERANCE)[0])
     raise InputError(
         f"{where}: columns {part.start} to {part.stop - 1} are a {part.meaning} and must have "
-        f"norm 1; row {row} has {float(norms[row]):.6g}. Check the order: SymForce stores "
+        f"norm 1; {place(row)} has {float(norms[row]):.6g}. Check the order: SymForce stores "
         "rotations as qx qy qz qw (3-D) or cos sin (2-D), in front of the translation"
     )

@@ -4,7 +4,6 @@ Input: `fixed`, `bounds` and start values. Output: masks and limits over the tan
 and start values within these. Once for each solve, on the host.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import InputError
+from caspar.errors import InputError, meant
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.symbolic.field_types import tangent_pieces
 from caspar.ir.dtype import DType
@@ -130,9 +129,7 @@ def _array(where: str, given: Any, held: Array) -> Array:
 
 def unknown_name(what: str, name: object, known: list[str]) -> str:
     """A sentence on a name that does not exist, and what may have been meant."""
-    close = difflib.get_close_matches(str(name), known, 1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"unknown {what} {str(name)!r}{hint}; there are {', '.join(known)}"
+    return f"unknown {what} {str(name)!r}{meant(name, known)}; there are {', '.join(known)}"
 
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from typing_extensions import assert_never
@@ -38,14 +38,6 @@ Path = tuple[str, ...]
 
 ReadFactor = Callable[[ArrayReader, Mapping[str, Any], str], FactorArrays]
 """Reads a factor, or a part of it, whose name in errors is the last argument."""
-
-
-@runtime_checkable
-class Brings(Protocol):
-    """The method of `Member` that other backends lack."""
-
-    def bring(self, array: Array) -> Array:
-        """An array of another device, on this one."""
 
 
 class PartReader(ArrayReader):
@@ -169,7 +161,7 @@ def joined_parts(where: str, given: Sequence[Any], reader: ArrayReader) -> Array
     found, xp = [], np
     for label, part in _labelled(where, checked_parts(where, given)):
         backend, is_host = reader.backend, checked_location(label, part) == HOST
-        if not is_host and isinstance(backend, Brings):
+        if not is_host and hasattr(backend, "bring"):
             # one of several devices reads those of the others, beside arrays of the host
             reader.mix_places()
             with reading(label, part):

@@ -311,7 +311,3 @@ class Problem:
             for constant in factor.constants.values():
                 arrays += [constant.rows] + ([] if constant.index is None else [constant.index])
         return arrays
-
-
-__all__ = ["ConstantArray", "FactorArrays", "Problem"]
-"""A problem and its parts."""

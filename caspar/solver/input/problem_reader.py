@@ -4,13 +4,12 @@ Input: the user's nested mapping. Output: a `Problem`, every name, type, shape, 
 checked before any kernel could read out of bounds. Once for each solve.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from caspar.errors import InputError
+from caspar.errors import InputError, meant
 from caspar.frontend.factors.loss import PREFIX, LossParameter
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
@@ -96,9 +95,7 @@ def _check_names(
         return
     problems = []
     for name in unknown:
-        close = difflib.get_close_matches(name, missing or known, 1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        hint = normalised_hint(name, expected) or hint
+        hint = normalised_hint(name, expected) or meant(name, missing or known)
         problems.append(f"unknown name {name!r}{hint}")
     problems += [f"{name!r} is missing" for name in missing]
     raise InputError(f"{where}: {'; '.join(problems)}; expected {what}: {', '.join(expected)}")

@@ -39,7 +39,7 @@ class Course:
         explained_by: Such a change, if it was why a solve ended with `CONVERGED_COST`.
         held_cost: Cost at which the solve last went on with weak nodes held, see
             `checks.table.weak_nodes`.
-        resumed_cost: Cost at which it last went on from a success, see `checks.promises`.
+        resumed_cost: Cost at which it last went on from a success, see `held_back`.
         promises: What nodes promised at the last end that was looked at.
     """
 

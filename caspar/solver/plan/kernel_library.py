@@ -88,7 +88,8 @@ class KernelLibrary:
         common = set.intersection(*({*source.block_sizes} for source in chosen))
         refusal: ResourceError | None = None
         for size in sorted((size for size in common if size <= most), reverse=True):
-            others = [one for one in sources if not self._has_size(one.name, size)]
+            sizes = {name: kernel.block_size for name, kernel in self._kernels.items()}
+            others = [one for one in sources if sizes.get(one.name) != size]
             try:
                 self._kernels.update(self._load(others, size))
             except ResourceError as error:
@@ -97,9 +98,6 @@ class KernelLibrary:
             return size
         assert refusal is not None
         raise refusal
-
-    def _has_size(self, name: str, size: int) -> bool:
-        return name in self._kernels and self._kernels[name].block_size == size
 
     def num_node_tiles(self, node: NodeType, count: int) -> int:
         """Partial sums that the kernels of a node type make, each of as many."""

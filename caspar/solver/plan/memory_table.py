@@ -1,21 +1,14 @@
 """The memory of a plan as a table: what is where, and what shares its bytes."""
 
-import io
 from collections.abc import Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from caspar.solver.plan.arena import Region, Span
 from caspar.solver.plan.plan import Plan
 from caspar.solver.result.quantities import bytes_text
-from caspar.solver.result.report import LINE_UNDER_HEAD
+from caspar.tables import DataTable
 
 COLUMNS = ("array", "type", "scalars", "memory", "first byte", "shares bytes with")
 NUMBERS = ("scalars", "memory", "first byte")
-WIDTH = 100
-"""Columns of the text."""
 
 
 def memory_table(
@@ -39,14 +32,7 @@ def memory_table(
     rows.append(_outside("together", plan.num_bytes + linear_bytes))
     if len(beside) > 0:
         rows.append(_outside(f"beside it: {len(beside)} others", sum(beside)))
-    table = Table(box=LINE_UNDER_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in NUMBERS else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    text = io.StringIO()
-    Console(file=text, width=WIDTH, color_system=None, force_terminal=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+    return str(DataTable(COLUMNS, tuple(rows), NUMBERS)).rstrip("\n")
 
 
 def _overlap(one: Region, other: Region, name: str, other_name: str) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.equations.solver_form import SolverForm
+from caspar.errors import warn_user
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.slots import USUAL_SLOTS, num_object_slots
@@ -27,7 +28,6 @@ from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.plan.regions import allocate_cleared, jacobians_are_shared, reserve_regions
 from caspar.solver.plan.shard import Shard
-from caspar.user_warnings import warn_user
 
 
 def warn_untouched(backend: Backend, problem: Problem, factors: Sequence[TracedFactor]) -> None:

@@ -1,10 +1,9 @@
 """Mappings of results: they are dictionaries, and suggest a name where one is not found."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from caspar.errors import UnknownNameError
+from caspar.errors import UnknownNameError, meant
 
 Value = TypeVar("Value")
 
@@ -12,10 +11,8 @@ Value = TypeVar("Value")
 def unknown_name(name: object, what: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not there."""
     names = list(known)
-    close = difflib.get_close_matches(str(name), names, 1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
     listed = f"these are {', '.join(names)}" if names else "there is none"
-    return UnknownNameError(f"{name!r} is no {what}{hint}; {listed}")
+    return UnknownNameError(f"{name!r} is no {what}{meant(name, names)}; {listed}")
 
 
 class ByName(dict[str, Value]):

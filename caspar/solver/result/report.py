@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from html import escape
 
 import numpy as np
-from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -38,9 +37,7 @@ from caspar.solver.result.result import (
     num_numbers,
     on_host,
 )
-
-WIDTH = 100
-"""Columns of the text form, where the terminal is not narrower."""
+from caspar.tables import LINE_UNDER_HEAD, WIDTH, plain_text
 
 MOST_AT_BOUNDS = 6
 """Numbers at bounds up to which a report names each."""
@@ -55,18 +52,11 @@ COST_DIGITS = {Precision.MIXED.value: 6, Precision.FLOAT64.value: 8, Precision.F
 _COLUMNS = ("iteration", "cost", "decrease", "damping", "gain", "linear", "time", "step")
 _STEP = len(_COLUMNS) - 1
 
-# Characters that every encoding has, so that printing a result can never fail.
-LINE_UNDER_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-
 
 def text_report(result: SolveResult, width: int | None = None) -> str:
     """The report as plain text, in ASCII, without colour codes."""
     columns = min(shutil.get_terminal_size((WIDTH, 0)).columns, WIDTH) if width is None else width
-    text = io.StringIO()
-    console = Console(file=text, width=columns, color_system=None, force_terminal=False)
-    console.print(terminal_report(result))
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    return "\n".join(lines).strip("\n")
+    return plain_text(terminal_report(result), columns).strip("\n")
 
 
 def terminal_report(result: SolveResult) -> RenderableType:

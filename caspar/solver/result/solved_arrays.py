@@ -200,10 +200,6 @@ def _without_later_entries(given: Any) -> Any:
     return {name: _without_later_entries(part) for name, part in given.items()}
 
 
-__all__ = ["Given", "SolvedArrays"]
-"""`SolvedArrays` too: whoever makes a `Given` needs both."""
-
-
 @dataclass(frozen=True, eq=False)
 class Given:
     """The input of a solve.

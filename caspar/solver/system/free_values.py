@@ -35,14 +35,14 @@ class Values(Protocol):
 
 
 Largest = Mapping[str, NDArray[np.float64]]
-"""By node type the largest magnitude of each number of its storage in any node."""
+"""Largest magnitude of each number of the storage in any node, by node type."""
 
 GROWTH = 1e6
 """Times the largest start value of its kind that a number has to reach to be looked at. It also has
 to exceed all start values of its node type: some numbers start at next to nothing."""
 
 NO_INFLUENCE = 1e-6
-"""Of the cost: how much it may change when such a number is doubled or halved."""
+"""Share of the cost by which it may change when such a number is doubled or halved."""
 
 SAMPLED_STARTS = 4096
 """Start values of a node type by which numbers are suspected first."""
@@ -57,7 +57,7 @@ SHIFT = 10.0
 """How far all nodes are moved together, in units of the largest coordinate."""
 
 SAME_COST, SAME_BESIDE_START = 1e-6, 1e-12
-"""Of the cost, and of the first one: changes up to their sum are those of roundings."""
+"""Shares of the cost and of the first one: changes up to their sum are those of roundings."""
 
 SAME_BESIDE_APART = 1e-24
 """The same, of the cost if nodes were moved apart: it is the square of some roundings. Costs of

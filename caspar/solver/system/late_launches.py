@@ -23,7 +23,7 @@ from caspar.solver.plan.arena import ArrayKey
 from caspar.solver.plan.plan import Plan
 
 TILE_FIELDS = ("slot", "position", "tile_start", "segment_end", "object_start", "object_partials")
-"""What kernels that sum through partials need of a `TileIndex`."""
+"""Fields of a `TileIndex` that kernels need which sum through partials."""
 
 
 class LateSum:

@@ -32,7 +32,7 @@ from caspar.solver.system.late_launches import Conversions, LateSum
 NOTHING: Mapping[str, Binding] = {}
 
 ELIMINATED_PARTS = (*REDUCED, NodePart.DIAGONAL, NodePart.PRECONDITIONER, NodePart.INNER)
-"""What kernels of a factor may touch of the node that is eliminated."""
+"""Parts of the eliminated node that kernels of a factor may touch."""
 
 LINEARIZED_ROLES = ("scale", "factorize")
 """Kernels of a node type that make D, of the values at which Jacobians are taken."""

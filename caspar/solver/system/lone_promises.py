@@ -23,8 +23,8 @@ from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import NodePlan, Plan
 
 MAX_UNKNOWNS = 1000
-"""Of plans that are looked at, if factors couple nodes. Of larger ones steps tell as much, and
-reading each node would take its time."""
+"""Unknowns of plans that are looked at, if factors couple nodes. Of larger ones steps tell as much,
+and reading each node would take its time."""
 
 MAX_SEPARATE_UNKNOWNS = 100_000
 """The same if no factor couples nodes: many fits in one solve. Their eigenvalues take some tenths
@@ -49,7 +49,7 @@ MOST_DIRECTIONS = 4
 Numbers = NDArray[np.float64]
 
 Direction = Mapping[str, Numbers]
-"""What is added to the nodes of each type, (n, storage_dim); its largest entry is 1."""
+"""Numbers that are added to the nodes of each type, (n, storage_dim); the largest is 1."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.limits import Limits
 from caspar.solver.lm.usual_options import CHAIN_DAMPING, USUAL_OPTIONS
 from examples import pose_graph, pose_graph_3d
+from tests.covering import alternating
 from tests.harness_backend import HarnessBackend
 from tests.solver.bundles import arrays_of, read
 from tests.solver.linear.linear_cases import (
@@ -69,8 +70,13 @@ def test_a_step_in_mixed_precision(linear_solver: str) -> None:
     assert_first_step(made, "everything", 1e-8, 1e-3)
 
 
-@pytest.mark.parametrize("backend", [CpuBackend(), HarnessBackend(128)], ids=lambda one: one.name)
-@pytest.mark.parametrize("mix", ["everything", "two factors on marks", "views alone"])
+@pytest.mark.parametrize(
+    ("mix", "backend"),
+    alternating(
+        ["everything", "two factors on marks", "views alone"], [HarnessBackend(128), CpuBackend()]
+    ),
+    ids=lambda one: one if isinstance(one, str) else one.name,
+)
 def test_a_step_with_recomputed_jacobians(mix: str, backend: CpuBackend) -> None:
     """In mixed precision the matrix is that of Jacobians in float64."""
     solver = caspar.Solver(

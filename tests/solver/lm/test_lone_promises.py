@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.options import BackendName, SolveOptions
-from caspar.solver.lm.checks.promises import HELD_BACK
+from caspar.solver.lm.checks.table import HELD_BACK
 from caspar.solver.lm.course import Course
 from caspar.solver.lm.minimize import minimize
 from caspar.solver.lm.normal_equations import NormalEquations

@@ -8,7 +8,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.options import BackendName, LinearSolverName, PrecisionName
-from caspar.solver.lm.checks import saddles, table
+from caspar.solver.lm.checks import table
 from tests.solver.solving import ON_BACKENDS, Arrays
 from tests.support_cudss import require_library
 
@@ -118,7 +118,7 @@ def test_directions_of_different_types(backend: BackendName) -> None:
 
 def without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solves end as if there were no such check."""
-    kept = tuple(one for one in table.MAY_GO_ON if one is not saddles.check)
+    kept = tuple(one for one in table.MAY_GO_ON if one is not table.saddle)
     monkeypatch.setattr("caspar.solver.lm.minimize.MAY_GO_ON", kept)
 
 

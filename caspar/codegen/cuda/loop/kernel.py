@@ -20,7 +20,6 @@ class LoopKernel:
     """A kernel of a loop.
 
     Attributes:
-        source: The kernel.
         sets_flag: Whether it writes the flag.
         guarded: Whether its guard is the flag. The loop looks at the flag itself, after each phase
             that may set it, so that all threads see the same: the guard is left out.

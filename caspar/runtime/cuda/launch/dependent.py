@@ -21,7 +21,7 @@ from caspar.runtime.cuda.launch.bound_kernel import overlap
 from caspar.runtime.cuda.launch.launch import CudaLaunch
 
 FIRST_CAPABILITY = 90
-"""Of the devices that have such launches: 9.0."""
+"""Least compute capability of devices that have such launches: 9.0."""
 
 
 def begins_early(launch: CudaLaunch, ahead: CudaLaunch) -> bool:

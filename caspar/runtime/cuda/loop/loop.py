@@ -92,7 +92,11 @@ def fused_launch(
         if _spills(kernel) and plan.max_blocks <= roomy_blocks:
             # what is loaded ahead of barriers takes registers, which it lacks
             plain = planned()
-            plan, kernel = min((plan, kernel), (plain, compiled(plain)), key=_spilled_bytes)
+            plan, kernel = min(
+                (plan, kernel),
+                (plain, compiled(plain)),
+                key=lambda made: made[1].function.local_bytes,
+            )
         resident = resident_blocks(kernel)
     except driver.CUDADriverError as error:
         raise load_refusal(plan.source.name, device, str(error)) from error
@@ -186,7 +190,3 @@ def _compiled(plan: LoopPlan, wanted: int) -> CudaKernel:
 def _spills(kernel: CudaKernel) -> bool:
     """Return whether it has more local memory than more blocks are worth."""
     return bool(kernel.function.local_bytes > MAX_SPILLED_BYTES)
-
-
-def _spilled_bytes(made: tuple[LoopPlan, CudaKernel]) -> int:
-    return int(made[1].function.local_bytes)

@@ -31,8 +31,5 @@ def repeated_loop(
             problem = f"CUDA makes no such graph: {first_line(error)}"
         else:
             return loop
-    return SequenceLoop(sequence(), flag, (_polled(problem),))
-
-
-def _polled(problem: str) -> str:
-    return f"The host polls PCG every few iterations, as it is not one CUDA graph: {problem}."
+    remark = f"The host polls PCG every few iterations, as it is not one CUDA graph: {problem}."
+    return SequenceLoop(sequence(), flag, (remark,))

@@ -96,12 +96,6 @@ class _MatrixSolver:
 class DenseSolver(_MatrixSolver):
     """The system as a dense matrix, by Cholesky's factorisation.
 
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        structure: Blocks of the matrix.
-        remarks: Why it was chosen.
-
     Raises:
         OutOfMemoryError: The matrix has more entries than an int32 counts, or does not fit.
     """

@@ -1,4 +1,4 @@
-"""All checks of an end, in the order in which they are asked; the short ones are here.
+"""All checks of an end; the tables at the end have the order in which they are asked.
 
 Cost tier: once for each end; most return at once unless the end is of their kind. Each check names
 the problem that needs it.
@@ -7,16 +7,230 @@ the problem that needs it.
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from caspar.equations.parts import NodePart
 from caspar.ir.dtype import DType
-from caspar.solver.lm.checks import mixed_precision, promises, saddles
+from caspar.solver.lm.checks import mixed_precision
 from caspar.solver.lm.course import LEAST_GAINED, Check, Course, Judgment
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.policy import ROUNDING_SHARE, next_goal
 from caspar.solver.lm.steps import AskRounding, Verdict
+from caspar.solver.plan.plan import Plan
 from caspar.solver.result.result import SolveStatus
+from caspar.solver.system.free_values import write_added
+from caspar.solver.system.lone_promises import MOST_DIRECTIONS, Direction, Promises, numbers_of
+
+HELD_BACK = 1e4
+"""Times the cost tolerance: a success is looked at again if a node alone promises more. A solve
+that went on from there has to gain as much, to go on once more."""
+
+
+def held_back(course: Course) -> Judgment | None:
+    """Go on from a success at which a step of next to no damping still promises a lower cost.
+
+    D remembers what diag(J^T J) was (`node_kernels.MEMORY`). An unknown that has lost its influence
+    on the residuals is then held by every damping, and steps promise nothing although its own slope
+    does not vanish: `test_a_rate_that_has_lost_its_influence`, of NIST's BoxBOD. So D forgets. It
+    stays a success if the solve goes on in vain, unless the promise can be trusted.
+
+    Cost: a linearisation and eigenvalues of each node's block, of few unknowns
+    (`system.lone_promises`); else up to two linear solves.
+    """
+    state, options, cost = course.state, course.options, course.cost
+    most = HELD_BACK * options.cost_tolerance
+    has_gained = cost <= (1.0 - max(LEAST_GAINED, most)) * course.resumed_cost
+    if course.status is SolveStatus.DAMPING_LIMIT and not has_gained:
+        return Judgment(status=course.doubted)
+    if not course.is_success:
+        return None
+    is_minimum = state.is_rounding or cost == 0.0 or course.is_at_bottom
+    if is_minimum and not course.system.findings.has_lone_promises:
+        return None
+    promises = course.promises = _promises_of(course)
+    course.promised_cost = cost
+    if promises is None:
+        return None
+    change, is_little = 0.0, is_minimum or promises.decrease <= most * cost
+    if not is_little:
+        change = course.rounding_change(AskRounding.LAST_DIGIT, cost)
+        is_little = change >= min(promises.decrease, cost)
+    if is_little:
+        # they say no more than which unknowns nothing holds
+        course.promises = replace(promises, decrease=0.0, trusted=0.0, where="")
+        return None
+    is_trusted = promises.trusted > max(most * cost, change)
+    if has_gained and state.num_iterations < options.max_iterations:
+        course.resumed_cost = cost
+        course.doubted = None if is_trusted else course.status
+        course.system.forget()
+        return Judgment(goes_on=True)
+    return Judgment(status=SolveStatus.DAMPING_LIMIT) if is_trusted else None
+
+
+def _promises_of(course: Course) -> Promises | None:
+    """The promises of nodes one by one, or together if that is slow; None: little or not known."""
+    system, state = course.system, course.state
+    if system.findings.has_lone_promises:
+        cost = system.score()
+        system.linearize(state.damping)
+        least = HELD_BACK * course.options.cost_tolerance * cost
+        return system.findings.lone_promises(cost, least)
+    remaining = course.promised_undamped()
+    course.state = state._replace(remaining=remaining, relief=state.least_relief)
+    if not remaining > HELD_BACK * course.options.cost_tolerance:
+        return None
+    # with D = diag(J^T J) this damping holds directions that have less than half of their digits
+    system.forget()
+    half = math.sqrt(float(np.finfo(system.storage.value).eps))
+    trusted = course.promised_with(half)
+    return Promises(remaining * course.cost, trusted * course.cost)
+
+
+def promise_remarks(course: Course) -> Judgment | None:
+    """Name the node that holds up the solve, and the unknowns that no residual determines."""
+    promises, cost = course.told_promises, course.cost
+    if promises is None or course.too_narrow != "":
+        return None  # float64 judges anew
+    told = []
+    share = promises.trusted / cost if cost > 0.0 else 0.0
+    if course.status is SolveStatus.DAMPING_LIMIT and promises.where != "":
+        told.append(
+            f"The derivatives say that {promises.where} alone could take {share:.2g} of the cost "
+            "away, but no step does: it may have lost its influence, or the cost may have no "
+            "minimum near these values. Start elsewhere, or keep it in reach by bounds=, fixed= or "
+            "a prior."
+        )
+    elif course.status is SolveStatus.DAMPING_LIMIT and promises.trusted > 0.0:
+        told.append(
+            f"The derivatives say that a step with little damping takes {share:.2g} of the cost "
+            "away, but no step does: some unknowns may have lost their influence, or the cost may "
+            "have no minimum near these values. Start elsewhere, or keep unknowns in reach by "
+            "bounds=, fixed= or a prior."
+        )
+    if course.is_success and len(promises.free) > 0:
+        is_wide = course.system.storage is DType.FLOAT64
+        rounding, advice = ("", "") if is_wide else (" to float32", "use precision='float64', ")
+        told.append(
+            f"The residuals do not determine {'; '.join(promises.free)}: there, or along some "
+            f"direction of these together, they have no slope, as far as rounding{rounding} tells. "
+            "Other values fit as well, or a better minimum lies far away. Hold something by "
+            f"fixed=, add a prior, {advice}or start elsewhere."
+        )
+    elif course.is_success and promises.decrease > 0.0:
+        told.append(
+            f"The derivatives say that a step without damping takes {promises.decrease / cost:.2g} "
+            "of the cost away, but along directions of which the residuals say next to nothing. "
+            "Other values fit as well, or a better minimum lies far away. Hold something by "
+            "fixed=, add a prior, or start elsewhere."
+        )
+    return Judgment(remarks=tuple(told))
+
+
+MANY_ROUNDINGS = 256.0
+"""Roundings of the cost in its type by which a second difference has to be negative, at least."""
+
+ROUNDINGS_OF_A_CURVATURE = 8.0
+"""Measured changes by rounding by which a second difference has to be negative, at least: it has
+four costs, each rounded, and some draws tell a rounding to a factor of two."""
+
+LONGER, MOST_STEPS = 4.0, 12
+"""Each further step is this many times longer, until the cost falls no more."""
+
+
+def saddle(course: Course) -> Judgment | None:
+    """Go on beside a point that is no minimum: along what has no slope the cost falls.
+
+    A sum of like terms whose start values are equal is an example. Their columns of the Jacobian
+    are the same, so no step tells the terms apart, and the iterations end at the best fit of equal
+    terms (`test_two_terms_that_start_equal`). Residuals at a maximum, such as x^2 - 1 at 0, are
+    another. Cost: two evaluations of the cost for each direction and each pair of them, of small
+    problems that leave a few directions open.
+    """
+    promises, system, cost = course.told_promises, course.system, course.cost
+    if not course.is_success or promises is None or not cost > 0.0:
+        return None
+    if not 0 < len(promises.directions) <= MOST_DIRECTIONS or system.is_bounded:
+        return None
+    if course.state.num_iterations >= course.options.max_iterations:
+        return None
+    found = _falling(course, promises.directions)
+    if found is None:
+        return None
+    way, length, lowest = found
+    _cost_of(course, way, length)
+    system.accept()
+    system.score()
+    course.state = course.state._replace(cost=lowest)
+    system.forget()
+    return Judgment(goes_on=True)
+
+
+def _cost_of(course: Course, way: Direction, length: float) -> float:
+    write_added(course.system.plan, {name: length * one for name, one in way.items()})
+    return course.system.candidate_cost()
+
+
+def _falling(
+    course: Course, directions: tuple[Direction, ...]
+) -> tuple[Direction, float, float] | None:
+    """The direction in which the cost falls most, how far, and the cost there; None: in none."""
+    plan = course.system.plan
+    rounding = float(np.finfo(course.system.values_type.value).eps)
+    step = rounding**0.25 * _size(plan, directions)
+    here = _cost_of(course, directions[0], 0.0)
+    change = course.rounding_change(AskRounding.LAST_DIGIT, course.cost)
+    least = max(MANY_ROUNDINGS * rounding * here, ROUNDINGS_OF_A_CURVATURE * change)
+
+    def curvature(way: Direction) -> float:
+        return _cost_of(course, way, step) + _cost_of(course, way, -step) - 2.0 * here
+
+    count = len(directions)
+    second = np.zeros((count, count))
+    for i, one in enumerate(directions):
+        second[i, i] = curvature(one)
+        for j, other in enumerate(directions[:i]):
+            both = curvature(_sum(((1.0, one), (1.0, other))))
+            second[i, j] = second[j, i] = 0.5 * (both - second[i, i] - second[j, j])
+    if not np.isfinite(second).all():
+        return None
+    curvatures, shares = np.linalg.eigh(second)
+    if not curvatures[0] < -least:
+        return None
+    way = _sum(tuple(zip(shares[:, 0].tolist(), directions, strict=True)))
+    best, lowest = 0.0, here - max(LEAST_GAINED * here, least)
+    for sign in (1.0, -1.0):
+        length = sign * step
+        for _ in range(MOST_STEPS):
+            cost = _cost_of(course, way, length)
+            if not cost < lowest:
+                break
+            best, lowest = length, cost
+            length *= LONGER
+    return (way, best, lowest) if best != 0.0 else None
+
+
+def _sum(parts: tuple[tuple[float, Direction], ...]) -> Direction:
+    """The sum of directions times their shares; each may move other node types."""
+    total: dict[str, NDArray[np.float64]] = {}
+    for share, way in parts:
+        for name, one in way.items():
+            total[name] = total[name] + share * one if name in total else share * one
+    return total
+
+
+def _size(plan: Plan, directions: tuple[Direction, ...]) -> float:
+    """The largest number that directions, whose largest entry is 1, move; 1 if all are 0."""
+    sizes = [
+        np.abs(numbers_of(plan, plan.node_plans[name], NodePart.NODES))[one != 0.0].max(initial=0.0)
+        for way in directions
+        for name, one in way.items()
+    ]
+    return float(max(sizes)) or 1.0
+
 
 WITHOUT_REMAINING = (
     SolveStatus.INITIAL_COST_NOT_FINITE,
@@ -224,8 +438,8 @@ def free_values(course: Course) -> Judgment | None:
 
 MAY_GO_ON: tuple[Check, ...] = (
     weak_nodes,  #      DAMPING_LIMIT: goes on with weak nodes held
-    promises.check,  #  success: goes on, or DAMPING_LIMIT; DAMPING_LIMIT: the success before
-    saddles.check,  #   success: goes on beside a saddle point
+    held_back,  #       success: goes on, or DAMPING_LIMIT; DAMPING_LIMIT: the success before
+    saddle,  #          success: goes on beside a saddle point
 )
 """Asked whenever the policy ends the iterations."""
 
@@ -237,7 +451,7 @@ AT_THE_END: tuple[Check, ...] = (
     mixed_precision.check,  # goes on in float64
     limited_solves,  #  remark
     faulty_candidates,  # DAMPING_LIMIT: remark
-    promises.remarks,  # success, DAMPING_LIMIT: remark
+    promise_remarks,  # success, DAMPING_LIMIT: remark
     rounded_values,  #  remark
     free_values,  #     remark
 )

@@ -12,14 +12,14 @@ from rich.text import Text
 WIDTH = 100
 """Columns of the text."""
 
-# Characters that every encoding has.
+# Characters that every encoding has, so that printing can never fail.
 LINE_UNDER_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
-def plain_text(renderable: RenderableType) -> str:
+def plain_text(renderable: RenderableType, width: int = WIDTH) -> str:
     """Return the text that rich would show, without colours and without spaces at line ends."""
     text = io.StringIO()
-    console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False)
+    console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(renderable)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
