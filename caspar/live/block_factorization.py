@@ -39,6 +39,10 @@ LEAST_WORK = 2e4
 NO_PIVOT = 1e-13
 """A pivot, relative to the entry of J^T J in its place, up to which the matrix is singular."""
 
+FORGOTTEN = 1e-12
+"""rhs^T x, relative to the largest one, up to which the solve before is forgotten: its rounding is
+that of larger numbers."""
+
 Integers = NDArray[np.int64]
 
 
@@ -121,6 +125,10 @@ class Columns:
             one was not positive.
         lower_rows: (room,) the rank of each block of L.
         lower: (room, size * size) the blocks.
+        known: (count, size) the right-hand side of the last solve.
+        left: (count, size) the same, less what the rows before take.
+        forwarded: (count, size) its solution by L alone.
+        renewed: (count,) 1 for rows whose solution has to be found again.
     """
 
     def __init__(self, size: int) -> None:
@@ -130,6 +138,8 @@ class Columns:
         self.own, self.inverse = GrowingRows(size * size), GrowingRows(size)
         self.used, self.pivots = GrowingRows(size), GrowingRows(1)
         self.lower_rows, self.lower = _integers(), GrowingRows(size * size)
+        self.known, self.left = GrowingRows(size), GrowingRows(size)
+        self.forwarded, self.renewed = GrowingRows(size), _integers()
 
     def append(self, count: int) -> None:
         """Add rows that are to be computed."""
@@ -192,7 +202,7 @@ class BlockFactorization:
 
     def _start(self) -> None:
         """Forget all rows of L."""
-        self._columns, self._num_linked = Columns(self._size), 0
+        self._columns, self._num_linked, self._largest = Columns(self._size), 0, 0.0
         self._ordered, self._ranks = self._order[:0], self._order[:0]
 
     @property
@@ -297,6 +307,7 @@ class BlockFactorization:
             path,
             found,
             np.zeros(num_blocks * size * size),
+            *(columns.known, columns.left, columns.forwarded, columns.renewed),
         )
         self.least_pivot = float(columns.pivots.column.min())
 
@@ -314,9 +325,27 @@ class BlockFactorization:
         return 1.0 / float(shares[rank, place]), int(self._ordered[rank]) * self._size + place
 
     def forward(self, rhs: Rows) -> float:
-        """Begin to solve J^T J x = rhs; rhs^T x, or NaN without a factorisation."""
+        """Begin to solve J^T J x = rhs; rhs^T x, or NaN without a factorisation.
+
+        Only rows of L change their part that are others, or have another right-hand side, or are
+        above those in the elimination tree. What the others have is that of the last call; it is
+        found anew if it is so much larger that its rounding would show.
+        """
         if self.least_pivot == 0.0:
             return np.nan
+        columns = self._columns
+        state = columns.known, columns.left, columns.forwarded, columns.renewed
+        found = self._forwarded(rhs, *state)
+        self._largest = max(self._largest, found)
+        if not found > FORGOTTEN * self._largest:
+            for rows in state:
+                rows.rows[...] = 0
+            found = self._forwarded(rhs, *state)
+            self._largest = max(found, 0.0)
+        return found
+
+    def _forwarded(self, rhs: Rows, *state: GrowingRows | NDArray[Any]) -> float:
+        """Forward substitution from what `Columns` have of another one."""
         columns, outcome = self._columns, np.zeros(1)
         self._reduced = np.empty(self.num_unknowns)
         run_function(
@@ -326,6 +355,7 @@ class BlockFactorization:
             self._ordered,
             *(columns.begins, columns.filled, columns.own, columns.inverse),
             *(columns.lower_rows, columns.lower),
+            *state,
             self._reduced,
             np.ascontiguousarray(rhs),
             outcome,
@@ -359,7 +389,10 @@ class BlockFactorization:
 
     def solve(self, rhs: Rows) -> Rows:
         """(num_unknowns,) the solution of J^T J x = rhs; NaN without a factorisation."""
-        self.forward(rhs)
+        if self.least_pivot == 0.0:
+            return np.full(self.num_unknowns, np.nan)
+        nothing = np.zeros((3, self.num_unknowns))
+        self._forwarded(rhs, *nothing, np.zeros(len(self._ordered), np.int64))
         return self.backward()
 
     def inverse_rows(self, unknowns: Integers) -> Rows:
@@ -397,7 +430,10 @@ class BlockFactorization:
             # rows were forgotten: the order of the blocks that are left is still a good one
             self._append(self._order if len(self._order) <= num_blocks else self._order[:0])
         first = len(known)
-        self._append(np.arange(len(self._ordered), num_blocks))
+        new = np.arange(len(self._ordered), num_blocks)
+        uses = np.bincount(self._store.blocks.column, minlength=num_blocks)[new]
+        # landmarks before the pose that sees them
+        self._append(new[np.argsort(uses, kind="stable")])
         if not self._analyze(first):
             self._restart(self._ordered)
         if self._work() > max(MAX_GROWTH * self._work_in_order * num_blocks, LEAST_WORK):

@@ -161,6 +161,10 @@ def factorize(table, tile):
     path = as_int64(table[22])
     columns = as_int64(table[23])
     y = as_float64(table[24])
+    known = as_float64(table[25])
+    left = as_float64(table[26])
+    forwarded = as_float64(table[27])
+    renewed = as_int64(table[28])
     for k in range(size):
         if outdated[k] == 0:
             continue
@@ -202,7 +206,8 @@ def factorize(table, tile):
 """
 """Row k of J^T J goes to `y`, and the columns of L in which row k has entries to `columns`, the
 last one first. The table: what `Store` and `Columns` have; what is added to the diagonal, by rank;
-room. A pivot that is not positive ends it; the rows that are left stay outdated."""
+room; what the last `forward` left, with that row of L. A pivot that is not positive ends it; the
+rows that are left stay outdated."""
 
 
 def _factorize_text(size: int) -> str:
@@ -240,6 +245,7 @@ def _updates(size: int) -> list[str]:
     """Block c of row k of L, and what it takes from the blocks behind it and from the diagonal."""
     each, square = range(size), size * size
     lines = [
+        *(f"        left{e} = known[k * {size} + {e}]" for e in each),
         "        for step in range(num_columns):",
         "            c = columns[num_columns - 1 - step]",
         f"            column = c * {square}",
@@ -274,6 +280,9 @@ def _updates(size: int) -> list[str]:
                 f"            y[{_place('column', q, e, size)}] = 0.0",
             ]
     for e in each:
+        taken = " + ".join(f"x{q}{e} * forwarded[c * {size} + {q}]" for q in each)
+        lines.append(f"            left{e} -= {taken}")
+    for e in each:
         for f in range(e + 1):
             total = " + ".join(f"z{q}{e} * x{q}{f}" for q in each)
             lines.append(f"            y[{_place('base', e, f, size)}] -= {total}")
@@ -307,7 +316,13 @@ def _pivots(size: int) -> list[str]:
                 f"        own[{_place('base', i, j, size)}] = n{i}{j}",
             ]
     lines += [f"        y[base + {e}] = 0.0" for e in range(size * size)]
-    return [*lines, "        pivots[k] = least", "        outdated[k] = 0"]
+    lines += [f"        left[k * {size} + {e}] = left{e}" for e in range(size)]
+    return [
+        *lines,
+        "        pivots[k] = least",
+        "        outdated[k] = 0",
+        "        renewed[k] = 1",
+    ]
 
 
 def _forward_text(size: int) -> str:
@@ -323,31 +338,57 @@ def _forward_text(size: int) -> str:
         "    inverse = as_float64(table[5])",
         "    lower_rows = as_int64(table[6])",
         "    lower = as_float64(table[7])",
-        "    x = as_float64(table[8])",
-        "    rhs = as_float64(table[9])",
-        "    outcome = as_float64(table[10])",
+        "    known = as_float64(table[8])",
+        "    left = as_float64(table[9])",
+        "    forwarded = as_float64(table[10])",
+        "    renewed = as_int64(table[11])",
+        "    x = as_float64(table[12])",
+        "    rhs = as_float64(table[13])",
+        "    outcome = as_float64(table[14])",
         "    total = 0.0",
         "    for k in range(size):",
-        *(f"        x[k * {size} + {a}] = rhs[order[k] * {size} + {a}]" for a in each),
-        "    for k in range(size):",
-        f"        base = k * {size * size}",
+        f"        first = k * {size}",
+        "        differs = renewed[k]",
     ]
-    for a in each:
-        terms = [f"own[{_place('base', a, m, size)}] * z{m}" for m in range(a)]
-        lines.append(f"        z{a} = {' - '.join([f'x[k * {size} + {a}]', *terms])}")
-    lines += [
-        "        for at in range(begins[k], filled[k]):",
-        f"            row = lower_rows[at] * {size}",
-        f"            block = at * {size * size}",
-    ]
-    for a in each:
-        products = " + ".join(f"lower[{_place('block', a, q, size)}] * z{q}" for q in each)
-        lines.append(f"            x[row + {a}] -= {products}")
     for a in each:
         lines += [
-            f"        x{a} = z{a} * inverse[k * {size} + {a}]",
-            f"        total += z{a} * x{a}",
-            f"        x[k * {size} + {a}] = x{a}",
+            f"        off{a} = rhs[order[k] * {size} + {a}] - known[first + {a}]",
+            f"        differs = differs if off{a} == 0.0 else 1",
+        ]
+    lines += [
+        "        if differs > 0:",
+        "            renewed[k] = 0",
+        f"            base = k * {size * size}",
+    ]
+    for a in each:
+        lines += [
+            f"            known[first + {a}] = rhs[order[k] * {size} + {a}]",
+            f"            left{a} = left[first + {a}] + off{a}",
+            f"            left[first + {a}] = left{a}",
+        ]
+    for a in each:
+        terms = [f"own[{_place('base', a, m, size)}] * z{m}" for m in range(a)]
+        lines.append(f"            z{a} = {' - '.join([f'left{a}', *terms])}")
+    for a in each:
+        lines += [
+            f"            d{a} = z{a} - forwarded[first + {a}]",
+            f"            forwarded[first + {a}] = z{a}",
+        ]
+    lines += [
+        "            for at in range(begins[k], filled[k]):",
+        f"                row = lower_rows[at] * {size}",
+        f"                block = at * {size * size}",
+        "                renewed[lower_rows[at]] = 1",
+    ]
+    for a in each:
+        products = " + ".join(f"lower[{_place('block', a, q, size)}] * d{q}" for q in each)
+        lines.append(f"                left[row + {a}] -= {products}")
+    for a in each:
+        lines += [
+            f"        z = forwarded[first + {a}]",
+            f"        scaled = z * inverse[first + {a}]",
+            "        total += z * scaled",
+            f"        x[first + {a}] = scaled",
         ]
     return "\n".join([*lines, "    outcome[0] = total", ""])
 
@@ -402,7 +443,14 @@ def _backward_text(size: int) -> str:
     return "\n".join([*lines, ""])
 
 
-_Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+"""A compiled function: of the address of its table, and of a tile."""
+
+
+@cache
+def compiled(name: str, text: str) -> Any:
+    """Compile a function of a table and a tile."""
+    return Function(function_address(KernelSource(name, text, (), (1,))))
 
 
 @cache
@@ -414,7 +462,24 @@ def _function(name: str, size: int) -> Any:
         "forward": _forward_text(size),
         "backward": _backward_text(size),
     }
-    return _Function(function_address(KernelSource(name, texts[name], (), (1,))))
+    return compiled(name, texts[name])
+
+
+def call(function: Any, *passed: int | GrowingRows | NDArray[Any]) -> None:
+    """Call a compiled function with a table of numbers and memory."""
+    entries = [
+        one if type(one) is int else one.address if type(one) is GrowingRows else _address(one)
+        for one in passed
+    ]
+    function((ctypes.c_int64 * len(entries))(*entries), 0)
+
+
+def _address(array: Any) -> int:
+    """The address of an array, in a quarter of the time if it has entries and may be written."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):
+        return address(array)
 
 
 def run_function(name: str, size: int, *passed: int | GrowingRows | NDArray[Any]) -> None:
@@ -425,9 +490,4 @@ def run_function(name: str, size: int, *passed: int | GrowingRows | NDArray[Any]
         size: Unknowns of a block.
         *passed: Its table: numbers, and memory.
     """
-    entries = [
-        one.address if type(one) is GrowingRows else one if type(one) is int else address(one)
-        for one in passed
-    ]
-    table = (ctypes.c_int64 * len(entries))(*entries)
-    _function(name, size)(table, 0)
+    call(_function(name, size), *passed)

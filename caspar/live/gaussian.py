@@ -13,11 +13,138 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.live.block_functions import call, compiled
 from caspar.live.linearization import RowGroup
 from caspar.live.tables import Ids, Rows
 
 NO_PIVOT = 1e-13
-"""A singular value, over the largest one, up to which it is taken for zero."""
+"""Length of a column, over the longest one, up to which it is taken for zero; and the same of
+singular values."""
+
+ROOM = 16
+"""Room for the rows that eliminations leave, relative to those given; doubled until it suffices."""
+
+_ELIMINATE = f"""\
+def eliminate(table, tile):
+    num_blocks = table[0]
+    num_nodes = table[1]
+    room = table[2]
+    firsts = as_int64(table[3])
+    node = as_int64(table[4])
+    heights = as_int64(table[5])
+    first_column = as_int64(table[6])
+    first_entry = as_int64(table[7])
+    columns = as_int64(table[8])
+    entries = as_float64(table[9])
+    place = as_int64(table[10])
+    heads = as_int64(table[11])
+    following = as_int64(table[12])
+    num_rows = as_int64(table[13])
+    outcome = as_int64(table[14])
+    linked = 0
+    left = 0
+    for k in range(num_nodes + 1):
+        for b in range(linked, num_blocks):
+            owner = num_nodes
+            for q in range(first_column[b], first_column[b + 1]):
+                owner = min(node[columns[q]], owner)
+            following[b] = heads[owner]
+            heads[owner] = b
+            num_rows[owner] += heights[b]
+            left += heights[b]
+        linked = num_blocks
+        stop = num_nodes + 1 if 2 * num_rows[k] >= left else k + 1
+        height = left if stop > num_nodes else num_rows[k]
+        dim = firsts[stop] - firsts[k]
+        for q in range(dim):
+            place[firsts[k] + q] = q
+        width = dim
+        others = first_column[num_blocks] - dim
+        for n in range(k, stop):
+            b = heads[n]
+            while b >= 0:
+                for q in range(first_column[b], first_column[b + 1]):
+                    if place[columns[q]] < 0:
+                        place[columns[q]] = width
+                        columns[others + width] = columns[q]
+                        width += 1
+                b = following[b]
+        front = first_entry[num_blocks]
+        sums = front + height * width
+        if sums + width > room:
+            return
+        for at in range(front, sums):
+            entries[at] = 0.0
+        row = front
+        for n in range(k, stop):
+            b = heads[n]
+            while b >= 0:
+                for i in range(heights[b]):
+                    at = first_entry[b] + i * (first_column[b + 1] - first_column[b])
+                    for q in range(first_column[b], first_column[b + 1]):
+                        entries[row + place[columns[q]]] += entries[at]
+                        at += 1
+                    row += width
+                b = following[b]
+        if stop > num_nodes:
+            outcome[0] = k
+            outcome[1] = height
+            outcome[2] = front
+            return
+        left -= height
+        rank = 0
+        largest = 0.0
+        for step in range(dim):
+            best = rank
+            most = 0.0
+            for c in range(rank, dim):
+                square = 0.0
+                for i in range(rank, height):
+                    square += entries[front + i * width + c] * entries[front + i * width + c]
+                best = c if square > most else best
+                most = square if square > most else most
+            if most <= largest * {NO_PIVOT**2}:
+                continue
+            largest = most if most > largest else largest
+            for i in range(height):
+                value = entries[front + i * width + best]
+                entries[front + i * width + best] = entries[front + i * width + rank]
+                entries[front + i * width + rank] = value
+            top = front + rank * width + rank
+            share = 1.0 / (most + abs(entries[top]) * sqrt(most))
+            entries[top] += copysign(sqrt(most), entries[top])
+            for j in range(rank + 1, width):
+                entries[sums + j] = 0.0
+            for i in range(rank, height):
+                value = entries[front + i * width + rank]
+                for j in range(rank + 1, width):
+                    entries[sums + j] += value * entries[front + i * width + j]
+            for i in range(rank, height):
+                value = share * entries[front + i * width + rank]
+                for j in range(rank + 1, width):
+                    entries[front + i * width + j] -= value * entries[sums + j]
+            rank += 1
+        for j in range(dim, width):
+            place[columns[others + j]] = 0 - 1
+        if rank == height:
+            continue
+        at = front
+        for i in range(rank, height):
+            for j in range(dim, width):
+                entries[at] = entries[front + i * width + j]
+                at += 1
+        heights[num_blocks] = height - rank
+        num_blocks += 1
+        first_column[num_blocks] = others + width
+        first_entry[num_blocks] = at
+"""
+"""Nodes are minimised over one after the other, by reflections of all rows that touch each, with
+column pivots (Golub and Van Loan, *Matrix Computations*, algorithm 5.4.1): rows beneath its rank
+are another block of rows. If half of the rows that are left touch a node, all of them are put
+together instead. The table: blocks of rows and nodes that go; entries that there is room for; the
+first column of each node, and the node of each column; blocks of rows: heights, where columns and
+entries begin, these; -1 for each column and each node, room, 0 for each node; to be written: the
+node at which rows are put together, how many, and where."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +186,8 @@ def eliminated(
 ) -> tuple[Rows, Rows, float]:
     """Rows and residual on the unknowns that are kept, after others were minimised over.
 
-    Nodes are taken out in rounds. All nodes that stand first in each of their blocks of rows go in
-    the same round, since no two of them share a block: the landmarks of a window, then its pose.
+    Nodes that few rows touch, such as the landmarks of a window, go one by one in a compiled
+    function; nodes that most rows touch, such as its oldest pose, go by one QR decomposition.
 
     Args:
         groups: Rows that depend on no other unknowns.
@@ -70,142 +197,74 @@ def eliminated(
     Returns:
         (m, d) and (m,), m <= d; and the cost that is left whatever these unknowns are.
     """
-    columns = np.concatenate([*taken, kept])
-    place = np.zeros(int(columns.max(initial=-1)) + 1, np.int64)
-    place[columns] = np.arange(len(columns))
-    dims = np.array([*map(len, taken), len(kept)])
-    node = np.repeat(np.arange(len(dims)), dims)
-    left = [
-        _Blocks(place[one.columns], np.concatenate([one.entries, one.residual[:, :, None]], axis=2))
-        for one in groups
-    ]
-    done: list[_Blocks] = []
-    while len(left) > 0:
-        owners = [node[blocks.columns].min(axis=1, initial=len(taken)) for blocks in left]
-        is_first = np.ones(len(dims), np.bool_)
-        for blocks, owner in zip(left, owners, strict=True):
-            names = node[blocks.columns]
-            is_first[names[names != owner[:, None]]] = False
-        is_first[-1] = False
-        later, now = [], []
-        for blocks, owner in zip(left, owners, strict=True):
-            goes, stays = is_first[owner], owner == len(taken)
-            done += blocks.some(stays)
-            later += blocks.some(~goes & ~stays)
-            now += [(part, owner[goes]) for part in blocks.some(goes)]
-        left = later + (_without(now, dims) if len(now) > 0 else [])
-    start = len(columns) - len(kept)
-    rows = _dense(done, np.arange(start, len(columns)))
-    above, below = rows[: len(kept)], rows[len(kept) :, -1]
-    return above[:, :-1].copy(), above[:, -1].copy(), 0.5 * float(below @ below)
+    # the residual is one more unknown, the last one
+    unknowns = np.concatenate([*taken, kept, [-1]])
+    place = np.empty(int(unknowns.max(initial=0)) + 2, np.int64)
+    place[unknowns] = np.arange(len(unknowns))
+    firsts = np.cumsum([0, *map(len, taken), len(kept) + 1])
+    rows = _put_together(groups, place, firsts)
+    dim = rows.shape[1] - len(kept) - 1
+    used = np.append(rows[:, dim:-1].any(axis=0), True)
+    rows = _minimised(rows[:, np.append(np.full(dim, True), used)], dim)
+    if len(rows) > rows.shape[1]:
+        rows = np.asarray(np.linalg.qr(rows, mode="r"))
+    size = rows.shape[1] - 1
+    found = np.zeros((min(len(rows), size), len(kept)))
+    found[:, used[:-1]] = rows[:size, :-1]
+    rest = rows[size:, -1]
+    return found, rows[:size, -1].copy(), 0.5 * float(rest @ rest)
 
 
-@dataclass(frozen=True)
-class _Blocks:
-    """Blocks of rows that depend on few unknowns each.
-
-    Attributes:
-        columns: (m, k) the unknowns; one may stand twice.
-        rows: (m, height, k + 1) derivatives, and the residual.
-    """
-
-    columns: NDArray[np.int64]
-    rows: Rows
-
-    def some(self, flags: NDArray[np.bool_]) -> "list[_Blocks]":
-        """Return the blocks with flags, or nothing if there are none."""
-        if flags.all():
-            return [self] if len(flags) > 0 else []
-        return [_Blocks(self.columns[flags], self.rows[flags])] if flags.any() else []
-
-
-def _dense(parts: Sequence[_Blocks], columns: NDArray[np.int64]) -> Rows:
-    """All rows on some columns, which ascend, and the residual; fewer rows with the same cost."""
-    rows = np.zeros((sum(part.rows[:, :, 0].size for part in parts), len(columns) + 1))
-    end = 0
-    for part in parts:
-        count, height, _ = part.rows.shape
-        begin, end = end, end + count * height
-        row = np.arange(begin, end).reshape(count, height, 1)
-        places = np.searchsorted(columns, part.columns)[:, None, :]
-        np.add.at(rows, (row, places), part.rows[:, :, :-1])
-        rows[begin:end, -1] = part.rows[:, :, -1].ravel()
-    return np.asarray(np.linalg.qr(rows, mode="r")) if len(rows) > len(columns) else rows
-
-
-def _without(
-    parts: Sequence[tuple[_Blocks, NDArray[np.int64]]], dims: NDArray[np.int64]
-) -> list[_Blocks]:
-    """Rows after some nodes were minimised over, of which no two share a block.
+def _put_together(
+    groups: Sequence[RowGroup], place: NDArray[np.int64], firsts: NDArray[np.int64]
+) -> Rows:
+    """Eliminate nodes that few rows touch, and put the rows that are left together.
 
     Args:
-        parts: Blocks of rows, and the node of each, which has the first columns among them.
-        dims: By node how many columns it has.
+        groups: Rows.
+        place: The column of each unknown, and last that of the residual.
+        firsts: The first column of each node that goes, and of the others; their number.
+
+    Returns:
+        (num_rows, num_columns), the last columns: those of the nodes before are gone.
     """
-    size, firsts = int(dims.sum()), np.cumsum(dims) - dims
-    nodes = np.unique(np.concatenate([owner for _, owner in parts]))
-    # each pair of a node and a column of its rows is a number; those of a node follow each other
-    own = [node * size + firsts[node] + np.arange(dims[node]) for node in nodes]
-    others = [(owner[:, None] * size + part.columns).ravel() for part, owner in parts]
-    pairs = np.unique(np.concatenate([*own, *others]))
-    begins = np.searchsorted(pairs, nodes * size)
-    widths = np.diff(begins, append=len(pairs))
-    heights = sum(
-        part.rows.shape[1] * np.bincount(np.searchsorted(nodes, owner), minlength=len(nodes))
-        for part, owner in parts
-    )
-    # nodes of one size with about as many rows and columns share an array, padded with zeros
-    lengths = np.frexp([heights, widths - dims[nodes]])[1]
-    _, shapes = np.unique(np.stack([dims[nodes], *lengths]), axis=1, return_inverse=True)
-    found = []
-    for shape in range(int(shapes.max()) + 1):
-        members = np.flatnonzero(shapes == shape)
-        dim, width = int(dims[nodes[members[0]]]), int(widths[members].max())
-        rows = np.zeros((len(members), int(np.max(heights[members])), width + 1))
-        ends = np.zeros(len(members), np.int64)
-        for part, owner in parts:
-            slots = np.searchsorted(nodes[members], owner)
-            is_member = nodes[members][np.minimum(slots, len(members) - 1)] == owner
-            for chosen in part.some(is_member):
-                slot = slots[is_member]
-                columns = np.searchsorted(pairs, owner[is_member, None] * size + chosen.columns)
-                columns -= begins[members][slot, None]
-                row, ends = _next_rows(slot, ends, chosen.rows.shape[1])
-                places = (slot[:, None, None], row[:, :, None], columns[:, None, :])
-                np.add.at(rows, places, chosen.rows[:, :, :-1])
-                rows[slot[:, None], row, -1] = chosen.rows[:, :, -1]
-        # columns of zeros in the place of those that a node lacks
-        beside = np.minimum(np.arange(dim, width), widths[members, None] - 1)
-        columns = pairs[begins[members, None] + beside] % size
-        left = _Blocks(columns, _minimised(rows, dim))
-        union = np.unique(columns)
-        if len(members) > 1 and len(union) <= 2 * columns.shape[1]:
-            left = _Blocks(union[None], _dense([left], union)[None])
-        found.append(left)
-    return found
-
-
-def _next_rows(
-    slots: NDArray[np.int64], ends: NDArray[np.int64], height: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(m, height) rows behind the ends that are in use in each of some slots; the ends then."""
-    counts = np.bincount(slots, minlength=len(ends))
-    before = np.empty(len(slots), np.int64)
-    order = np.argsort(slots, kind="stable")
-    before[order] = np.arange(len(slots)) - np.repeat(np.cumsum(counts) - counts, counts)
-    rows = (ends[slots] + height * before)[:, None] + np.arange(height)
-    return rows, ends + height * counts
+    num_nodes, end = len(firsts) - 2, int(firsts[-1])
+    parts = [np.concatenate([one.entries, one.residual[:, :, None]], axis=2) for one in groups]
+    names = [np.append(one.columns, np.full((len(one.columns), 1), -1), axis=1) for one in groups]
+    counts, *shapes = np.array([part.shape for part in parts]).T
+    heights, widths = (np.repeat(shape, counts) for shape in shapes)
+    num_blocks = len(heights)
+    firsts_of_blocks = np.zeros((2, num_blocks + num_nodes + 1), np.int64)
+    np.cumsum([widths, heights * widths], axis=1, out=firsts_of_blocks[:, 1 : num_blocks + 1])
+    given = np.concatenate([part.ravel() for part in parts])
+    named = place[np.concatenate([name.ravel() for name in names])]
+    node = np.repeat(np.arange(num_nodes + 1), np.diff(firsts))
+    room, outcome = ROOM * (len(given) + end), np.full(3, -1)
+    while outcome[0] < 0:
+        columns, entries = np.empty(room, np.int64), np.empty(room)
+        columns[: len(named)], entries[: len(given)] = named, given
+        call(
+            compiled("eliminate", _ELIMINATE),
+            *(num_blocks, num_nodes, room, firsts, node),
+            *(np.append(heights, np.zeros(num_nodes, np.int64)), *firsts_of_blocks),
+            *(columns, entries, np.full(end, -1), np.full(num_nodes + 1, -1)),
+            *(np.empty(len(heights) + num_nodes, np.int64), np.zeros(num_nodes + 1, np.int64)),
+            outcome,
+        )
+        room *= 2
+    stop, height, at = outcome.tolist()
+    width = end - int(firsts[stop])
+    return entries[at : at + height * width].reshape(height, width)
 
 
 def _minimised(rows: Rows, dim: int) -> Rows:
-    """(k, rows, width) matrices after their first columns were minimised over; these are gone."""
-    is_triangular = rows.shape[1] >= rows.shape[2]
-    if is_triangular:
-        rows = np.asarray(np.linalg.qr(rows, mode="r"))
-    basis, sizes, _ = np.linalg.svd(rows[:, :, :dim], full_matrices=False)
-    counts = sizes > NO_PIVOT * sizes.max(axis=1, keepdims=True, initial=0.0)
-    rest = rows[:, :, dim:]
-    if is_triangular and counts.all():
-        return rest[:, dim:]
-    basis = basis * counts[:, None, :]
-    return np.asarray(rest - basis @ (basis.swapaxes(1, 2) @ rest))
+    """Rows after their first columns were minimised over; these are gone."""
+    height = len(rows)
+    if height >= rows.shape[1]:
+        rows, height = np.asarray(np.linalg.qr(rows, mode="r")), dim
+    basis, sizes, _ = np.linalg.svd(rows[:height, :dim], full_matrices=False)
+    basis = basis[:, sizes > NO_PIVOT * sizes.max(initial=0.0)]
+    above, below = rows[:height, dim:], rows[height:, dim:]
+    if basis.shape[1] == height:
+        return below
+    return np.concatenate([above - basis @ (basis.T @ above), below])

@@ -13,10 +13,8 @@ from caspar.factors.poses import prior
 from caspar.live.gaussian import Gaussian, eliminated
 from caspar.live.linearization import Linearizer, RowGroup
 from caspar.live.tables import FactorTable, Flags, Ids, NodeTable, Rows
-from caspar.options import Precision
 from caspar.runtime.backend import Backend
-from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem_reader import read_factor
+from caspar.solver.input.problem import ConstantArray, FactorArrays
 from caspar.tracing import traced_factor
 
 
@@ -67,9 +65,8 @@ class Gaussians:
                     self._steps[name] = FactorTable(traced_factor(factor))
                 steps = self._steps[name]
                 places = nodes.places(f"Gaussian, {nodes.title}", ids)
-                given = {"value": places, "expected": gaussian.values[name]}
-                reader = ArrayReader(self._backend, Precision.FLOAT64, check_values=False)
-                steps.add(read_factor(steps.given, given, {name: nodes.count}, reader))
+                expected = {"expected": ConstantArray(gaussian.values[name], None)}
+                steps.add(FactorArrays(len(ids), {"value": places}, expected, (), len(ids)))
         self._linearizer.forget()
 
     def touching(self, removed: Mapping[str, Flags]) -> list[int]:
@@ -88,25 +85,27 @@ class Gaussians:
         """Return their rows by handle, at some values of the node types."""
         if len(self.by_handle) == 0:
             return {}
-        steps = {name: one[1] for name, one in self._linearizer.evaluate(values).items()}
+        needed = {name: values[name] for name in self._steps if name in values}
+        steps = {name: one[1] for name, one in self._linearizer.evaluate(needed).items()}
         used = dict.fromkeys(steps, 0)
         found = {}
         for handle, gaussian in self.by_handle.items():
-            residual, columns, entries = gaussian.residual, [], []
-            first = 0
+            step, columns, entries = [], [], []
+            first, height = 0, len(gaussian.rows)
             for name, ids in gaussian.nodes.items():
-                part = slice(used[name], used[name] + len(ids))
+                count, dim, group = len(ids), self._nodes[name].dim, steps[name]
+                part = slice(used[name], used[name] + count)
                 used[name] = part.stop
-                group, dim = steps[name], self._nodes[name].dim
-                rows = gaussian.rows[:, first : first + dim * len(ids)]
-                first += dim * len(ids)
-                residual = residual + rows @ group.residual[part].ravel()
-                by_node = rows.reshape(len(rows), len(ids), dim)
-                turned = np.einsum("rkd,kde->rke", by_node, group.entries[part])
-                entries.append(turned.reshape(len(rows), -1))
+                rows = gaussian.rows[:, first : first + dim * count].reshape(height, count, dim)
+                first += dim * count
+                turned = rows.swapaxes(0, 1) @ group.entries[part]
+                entries.append(turned.swapaxes(0, 1).reshape(height, count * dim))
                 columns.append(group.columns[part].ravel())
+                step.append(group.residual[part].ravel())
             found[handle] = RowGroup(
-                residual[None], np.concatenate(columns)[None], np.concatenate(entries, axis=1)[None]
+                (gaussian.residual + gaussian.rows @ np.concatenate(step))[None],
+                np.concatenate(columns)[None],
+                np.concatenate(entries, axis=1)[None],
             )
         return found
 

@@ -7,23 +7,22 @@ each step.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.source import COUNT
-from caspar.equations.factor_kernels import derivative_kernel
+from caspar.equations.factor_kernels import row_kernel
 from caspar.equations.node_kernels import move_kernel
 from caspar.equations.parts import FactorPart, SolverPart
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, TracedFactor
 from caspar.frontend.precision import TYPES
+from caspar.live.block_functions import Function
 from caspar.live.tables import FactorTable, GrowingRows, NodeTable, Rows
-from caspar.memory.array import Binding
+from caspar.memory.array import Binding, address
 from caspar.options import Precision
-from caspar.runtime.backend import Backend
-from caspar.runtime.cpu.launch import CpuSequence
+from caspar.runtime.backend import Backend, Kernel
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 from caspar.solver.normal.instance_kernels import (
     InstanceInputs,
@@ -34,6 +33,10 @@ from caspar.solver.normal.instance_kernels import (
 )
 
 EXACT = TYPES[Precision.FLOAT64]
+
+COST, RESIDUAL = SolverPart.COSTS.addend, FactorPart.RESIDUAL.text
+JACOBIAN = FactorPart.JACOBIAN.text
+"""Outputs of the kernels."""
 
 Places = NDArray[np.int64]
 NO_PLACES: Places = np.zeros(0, np.int64)
@@ -69,61 +72,53 @@ class FactorRows:
         group: The rows; their memory is written to from now on.
 
     Attributes:
+        costs: (m,) as they are now.
+        group: The rows as they are now.
         total: The sum of the costs.
     """
 
     def __init__(self, costs: Rows, group: RowGroup) -> None:
-        self._height, self.total = group.residual.shape[1], float(costs.sum())
-        parts = (costs[:, None], group.residual, group.columns, _flat(group.entries))
-        self._parts = [GrowingRows.of(part) for part in parts]
-
-    @property
-    def costs(self) -> Rows:
-        """(m,), a view."""
-        column: Rows = self._parts[0].column
-        return column
-
-    @property
-    def group(self) -> RowGroup:
-        """The rows, as views."""
-        residual, columns, entries = (part.rows for part in self._parts[1:])
-        shape = (len(entries), self._height, columns.shape[1])
-        return RowGroup(residual, columns, entries.reshape(shape))
+        self.costs, self.group, self.total = costs, group, float(costs.sum())
+        self._parts: list[GrowingRows] = []
 
     def append(self, costs: Rows, group: RowGroup) -> None:
         """Add instances."""
+        if len(self._parts) == 0:
+            old = (self.costs, self.group.residual, self.group.columns, self.group.entries)
+            self._parts = [GrowingRows.of(rows.reshape(len(rows), -1)) for rows in old]
         new = (costs, group.residual, group.columns, group.entries)
         for part, rows in zip(self._parts, new, strict=True):
             part.append(rows)
+        self.costs = self._parts[0].column
+        residual, columns, entries = (part.rows for part in self._parts[1:])
+        shape = (len(entries), *group.entries.shape[1:])
+        self.group = RowGroup(residual, columns, entries.reshape(shape))
         self.total += float(costs.sum())
 
     def write(self, places: Places, costs: Rows, group: RowGroup) -> None:
         """Set costs and rows of some instances, which depend on the same unknowns as before."""
-        new = (costs[:, None], group.residual, group.columns, _flat(group.entries))
-        for part, rows in zip(self._parts, new, strict=True):
-            part.rows[places] = rows
+        self.costs[places] = costs
+        self.group.residual[places], self.group.entries[places] = group.residual, group.entries
         self.total = float(self.costs.sum())
 
 
-def _flat(entries: Rows) -> Rows:
-    count, height, width = entries.shape
-    return entries.reshape(count, height * width)
-
-
 class _Counted:
-    """A kernel that is bound to memory for many items, and runs on as many as there are."""
+    """A kernel that is bound to memory for many items, and runs on as many as there are.
+
+    In the caller's thread: waking up others takes as long as a small problem does.
+    """
 
     def __init__(self, launch: Any) -> None:
-        self._launch, self._sequence = launch, CpuSequence([launch])
+        self._launch = launch
+        self._function, self._table = Function(launch.kernel.address), address(launch.table)
         params = launch.kernel.source.params
         self._count_at = [param.field for param in params].index(COUNT)
 
     def run(self, count: int) -> None:
         """Run on the first items."""
         self._launch.set_address(self._count_at, count)
-        self._launch.num_blocks = -(-count // self._launch.kernel.block_size)
-        self._sequence.write()
-        self._sequence.run()
+        for tile in range(-(-count // self._launch.kernel.block_size)):
+            self._function(self._table, tile)
 
 
 def _unknowns_used(factor: TracedFactor, argument: Argument, block_size: int) -> Places:
@@ -145,7 +140,7 @@ class _BoundFactor:
 
     Args:
         backend: The processor.
-        kernels: Of all factors.
+        kernel: Of the factor.
         table: Of the factor.
         values: Memory of the node types, by name.
         capacity: Instances that fit.
@@ -155,7 +150,7 @@ class _BoundFactor:
     def __init__(
         self,
         backend: Backend,
-        kernels: InstanceKernels,
+        kernel: Kernel,
         table: FactorTable,
         values: Mapping[str, Packed],
         capacity: int,
@@ -182,11 +177,15 @@ class _BoundFactor:
         arrays = FactorArrays(capacity, nodes, constants, (), capacity)
         problem = Problem({}, {}, {}, {factor.name: arrays})
         self._inputs = InstanceInputs(backend, factor, problem, values)
-        dims = {SolverPart.COSTS.addend: 1, FactorPart.RESIDUAL.text: len(factor.residual)}
-        for one in table.arguments:
-            dims[_jacobian(one)] = len(factor.residual) * one.tangent_dim
-        launch, self._outputs = self._inputs.bind(kernels.of(factor, "rows"), dims)
+        num_rows, width = len(factor.residual), sum(map(len, used.values()))
+        dims = {COST: 1, RESIDUAL: num_rows, JACOBIAN: num_rows * width}
+        launch, outputs = self._inputs.bind(kernel, dims)
         self._kernel = _Counted(launch)
+        self._outputs = (
+            outputs[COST][:, 0],
+            outputs[RESIDUAL],
+            outputs[JACOBIAN].reshape(capacity, num_rows, width),
+        )
 
     def fits(self, values: Mapping[str, Packed], count: int) -> bool:
         """Return whether some instances fit, values are in the same memory, and so are tables."""
@@ -212,20 +211,14 @@ class _BoundFactor:
             self._copy(tables, places)
         columns, count = self._columns, len(self._columns)
         self._kernel.run(count)
-        costs = self._outputs[SolverPart.COSTS.addend][:count, 0].copy()
-        residual = self._outputs[FactorPart.RESIDUAL.text][:count].copy()
-        entries = np.empty((count, residual.shape[1], columns.shape[1]))
-        end = 0
-        for argument in table.arguments:
-            nodes, used = tables[argument.node_type.name], self._used[argument.name]
-            begin, end = end, end + len(used)
-            jacobian = self._outputs[_jacobian(argument)][:count]
-            jacobian = jacobian.reshape(count, -1, argument.tangent_dim)
-            is_all = len(used) == argument.tangent_dim
-            entries[:, :, begin:end] = jacobian if is_all else jacobian[:, :, used]
-            if nodes.has_held:
-                free = nodes.free.rows[table.nodes[argument.source].column[chosen]]
-                entries[:, :, begin:end] *= free[:, None, used]
+        costs, residual, entries = (rows[:count].copy() for rows in self._outputs)
+        if any(tables[name].has_held for name in self._values):
+            moves = []
+            for argument in table.arguments:
+                free = tables[argument.node_type.name].free.rows
+                places = table.nodes[argument.source].column[chosen]
+                moves.append(free[places][:, self._used[argument.name]])
+            entries *= np.concatenate(moves, axis=1)[:, None]
         if WEIGHT in table.constants:
             ignored = table.constants[WEIGHT].column[chosen] == 0.0
             if ignored.any():
@@ -261,10 +254,6 @@ class _BoundFactor:
                 self._inputs.write(source, constant.rows[chosen], new)
 
 
-def _jacobian(argument: Argument) -> str:
-    return argument.part(FactorPart.JACOBIAN.text)
-
-
 class Linearizer:
     """Evaluates the factors of a live problem, and moves its nodes.
 
@@ -284,8 +273,9 @@ class Linearizer:
     ) -> None:
         self._backend = backend
         self._nodes, self._factors, self._block_size = nodes, factors, block_size
-        maker = partial(derivative_kernel, types=EXACT, has_residual=True)
-        self._kernels = InstanceKernels(backend, "rows of live problems", {"rows": maker})
+        self._role = f"rows by {block_size}"
+        makers = {self._role: lambda factor: row_kernel(factor, EXACT, self._used[factor.name])}
+        self._kernels = InstanceKernels(backend, "rows of live problems", makers)
         self._bound: dict[tuple[str, bool], _BoundFactor] = {}
         self._used: dict[str, dict[str, Places]] = {}
         self._values: dict[str, Packed] = {}
@@ -328,16 +318,17 @@ class Linearizer:
         bound = self._bound.get(key)
         if bound is None or not bound.fits(self._values, count):
             factor = table.factor
-            self._kernels.load([factor], ["rows"])
-            if name not in self._used:
-                self._used[name] = {
+            if factor.name not in self._used:
+                self._used[factor.name] = {
                     one.name: _unknowns_used(factor, one, self._block_size)
                     for one in table.arguments
                 }
+            self._kernels.load([factor], [self._role])
+            kernel = self._kernels.of(factor, self._role)
             most = max(one.capacity for one in table.nodes.values())
             capacity = most if places is None else max(2 * count, FEW_INSTANCES)
-            used = self._used[name]
-            bound = _BoundFactor(self._backend, self._kernels, table, self._values, capacity, used)
+            used = self._used[factor.name]
+            bound = _BoundFactor(self._backend, kernel, table, self._values, capacity, used)
             self._bound[key] = bound
         return bound
 

@@ -26,7 +26,7 @@ from caspar.options import (
 )
 from caspar.runtime.select import select_backend
 from caspar.solver.choice.recipe import checked_factors
-from caspar.solver.constraints.penalised_arrays import check_names
+from caspar.solver.constraints.problems import check_names
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.constraints import read_fixed
 from caspar.solver.input.problem_reader import read_factor
@@ -580,8 +580,9 @@ class Problem:
             self._factors[name].keep(~flags)
         for name, flags in removed.items():
             kept = ~flags
+            places = np.cumsum(kept) - 1
             for table in self._factors.values():
-                table.renumber(name, np.cumsum(kept) - 1)
+                table.renumber(name, places)
             self._nodes[name].keep(kept)
         self._incremental.forget()
         return self._gaussians.replace(gaussians, added)

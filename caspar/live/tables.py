@@ -41,7 +41,6 @@ class GrowingRows:
 
     Attributes:
         count: Rows in use.
-        address: Of the memory, until it grows.
     """
 
     def __init__(self, width: int, dtype: DTypeLike = np.float64) -> None:
@@ -49,8 +48,14 @@ class GrowingRows:
         self._set(np.zeros((MIN_CAPACITY, width), dtype))
 
     def _set(self, memory: NDArray[Any]) -> None:
-        self._memory = memory
-        self.address = address(memory)
+        self._memory, self._address = memory, 0
+
+    @property
+    def address(self) -> int:
+        """The address of the memory, until it grows."""
+        if self._address == 0:
+            self._address = address(self._memory)
+        return self._address
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -163,18 +168,17 @@ class Numbered:
             )
         known = self._numbers.column
         places = np.searchsorted(known, numbers)
-        inside = places < len(known)
-        is_known = (
-            inside & (known[np.where(inside, places, 0)] == numbers) if len(known) else inside
-        )
+        is_any = len(known) > 0
+        is_known = known.take(places, mode="clip") == numbers if is_any else places < 0
         if not is_known.all():
             number = int(numbers[np.flatnonzero(~is_known)[0]])
             was = "was removed" if 0 <= number < self._next else "was never given out"
             raise InputError(f"{where}: {self.word} {number} of {self.title} {was}")
-        if not repeated and len(np.unique(places)) < len(places):
+        ascend = repeated or (places[1:] > places[:-1]).all()
+        if not ascend and len(np.unique(places)) < len(places):
             first = int(numbers[_first_repeated(numbers)])
             raise InputError(f"{where}: {self.word} {first} of {self.title} is repeated")
-        return places.astype(np.int64)
+        return places.astype(np.int64, copy=False)
 
     def flags(self, where: str, given: Any) -> Flags:
         """Flags of all rows, True for the given numbers, each once: see `places`."""
@@ -379,6 +383,8 @@ class FactorTable(Numbered):
 
     def keep(self, kept: Flags) -> None:
         """Drop the instances that are not kept."""
+        if kept.all():
+            return
         for column in self.nodes.values():
             column.keep(kept)
         for name, column in self.constants.items():

@@ -10,12 +10,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
-from caspar.live import block_factorization, incremental
+from caspar.live import block_factorization, gaussian, incremental
 from caspar.live.block_factorization import MAX_BLOCK, BlockFactorization
 from caspar.live.gaussian import eliminated
 from caspar.live.linearization import RowGroup
 
 Rows = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 class Mark(sf.V3): ...
@@ -202,6 +203,21 @@ def test_a_singular_matrix_is_seen() -> None:
     assert factorization.is_definite
 
 
+def _check_elimination(groups: list[RowGroup], taken: list[Integers], kept: Integers) -> None:
+    """Minimum and curvature are those of the dense rows."""
+    rows, residual, constant = eliminated(groups, taken, kept)
+    gone = np.concatenate(taken)
+    dense = _dense(groups, len(gone) + len(kept))
+    given = np.concatenate([group.residual.ravel() for group in groups])
+    inverse = np.linalg.pinv(dense[:, gone], rcond=1e-10)
+    projector = np.eye(len(dense)) - dense[:, gone] @ inverse
+    assert len(rows) <= len(kept)
+    assert_allclose(rows.T @ rows, dense[:, kept].T @ projector @ dense[:, kept], atol=1e-10)
+    assert_allclose(rows.T @ residual, dense[:, kept].T @ projector @ given, atol=1e-10)
+    whole = 0.5 * given @ projector @ given
+    assert constant + 0.5 * residual @ residual == pytest.approx(whole, rel=1e-12)
+
+
 def test_elimination_keeps_minimum_and_curvature() -> None:
     """Also where the unknowns that go are not determined."""
     rng = np.random.default_rng(5)
@@ -209,16 +225,27 @@ def test_elimination_keeps_minimum_and_curvature() -> None:
     taken = [np.arange(0, 3), np.arange(3, 5), np.arange(5, 7)]
     # one unknown that no row depends on
     taken.append(np.array([16]))
-    kept = np.arange(7, 16)
-    rows, residual, constant = eliminated(groups, taken, kept)
-    dense = _dense(groups, 17)
-    given = np.concatenate([group.residual.ravel() for group in groups])
-    gone = np.concatenate(taken)
-    projector = np.eye(len(dense)) - dense[:, gone] @ np.linalg.pinv(dense[:, gone])
-    assert_allclose(rows.T @ rows, dense[:, kept].T @ projector @ dense[:, kept], atol=1e-10)
-    assert_allclose(rows.T @ residual, dense[:, kept].T @ projector @ given, atol=1e-10)
-    whole = 0.5 * given @ projector @ given
-    assert constant + 0.5 * residual @ residual == pytest.approx(whole, rel=1e-12)
+    _check_elimination(groups, taken, np.arange(7, 16))
+
+
+@pytest.mark.parametrize("num_poses", [1, 3])
+def test_landmarks_go_before_poses(num_poses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, into room that has to grow; a landmark with one sight has a free direction."""
+    monkeypatch.setattr(gaussian, "ROOM", 1)
+    rng = np.random.default_rng(num_poses)
+    marks, poses = np.split(np.arange(15 * 3 + 7 * 6), [15 * 3])
+    marks, poses = marks.reshape(15, 3), poses.reshape(7, 6)
+    sights = [(mark, pose) for mark in range(15) for pose in range(1 + mark % 7)]
+    columns = np.array([[*marks[mark], *poses[pose]] for mark, pose in sights])
+    shape = (len(sights), 2, 9)
+    sight = RowGroup(rng.normal(size=shape[:2]), columns, rng.normal(size=shape))
+    columns = np.concatenate([poses[:-1], poses[1:]], axis=1)
+    moves = RowGroup(rng.normal(size=(6, 6)), columns, rng.normal(size=(6, 6, 12)))
+    # another one with two parallel columns
+    of_mark = sight.columns[:, 0] == marks[4, 0]
+    sight.entries[of_mark, :, 1] = 0.7 * sight.entries[of_mark, :, 0]
+    taken = [*marks, *poses[:num_poses]]
+    _check_elimination([sight, moves], taken, poses[num_poses:].ravel())
 
 
 def _grown(problem: caspar.Problem, num_poses: int, seed: int) -> list[float]:

@@ -167,7 +167,7 @@ def test_other_scripts_call_what_tests_call(name: str) -> None:
 
 
 def test_bundle_adjustment_reaches_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
-    result = bundle_adjustment.main()
+    result = bundle_adjustment.main([])
     assert result.final_cost <= 30378.64 * (1.0 + 1e-6)
     printed = capsys.readouterr().out
     assert str(result) in printed
