@@ -378,6 +378,9 @@ def main() -> None:
     facts = environment("processor")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
+        # kernels are compiled before
+        window(WINDOW_POSES + 5)
+        inertial(KEYFRAMES + 3)
         found = []
         for path in chosen.graphs:
             graph = caspar.io.read_g2o(path)

@@ -97,6 +97,13 @@ def test_blocks_are_solved_as_a_dense_matrix(size: int) -> None:
         wanted = np.linalg.solve(normal, rhs)
         assert factorization.is_definite
         assert_allclose(factorization.solve(rhs), wanted, rtol=1e-8, atol=1e-10)
+        # what the solve before has left is taken over
+        for number, other in enumerate((rhs, 1e-9 * rhs, rhs + (np.arange(num_unknowns) == 5))):
+            decrease = factorization.forward(other)
+            expected = np.linalg.solve(normal, other)
+            assert decrease == pytest.approx(other @ expected, rel=1e-8), number
+            largest = np.abs(expected).max()
+            assert_allclose(factorization.backward(), expected, rtol=1e-8, atol=1e-10 * largest)
         chosen = np.array([3, num_unknowns - 1])
         wanted = np.linalg.inv(normal)[chosen]
         assert_allclose(factorization.inverse_rows(chosen), wanted, rtol=1e-8, atol=1e-10)
