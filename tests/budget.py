@@ -21,19 +21,27 @@ NUM_SHOWN = 10
 
 _EXAMPLES = "it runs whole programs as users do, once"
 _LARGE = "its texts are the largest that NVRTC gets; they are kept between runs"
+_GRAPHS = "it draws many graphs"
 
 HEAVY: dict[str, str] = {
-    "tests/codegen/cuda/test_nvrtc.py::test_no_kernel_of_an_example_spills": _LARGE,
     "tests/batch/test_batch_stiff.py::test_kernels_compile": _LARGE,
     "tests/batch/test_batch_teams.py::test_a_warp_finds_what_a_thread_finds": "g++ compiles it",
     "tests/live/test_growing_graphs.py::test_a_window_knows_what_the_whole_knows": "a long window",
     "tests/passes/test_properties.py::test_bytes_do_not_depend_on_the_hash_seed": (
         "two interpreters compile many kernels"
     ),
-    "tests/passes/test_properties.py::test_the_pipeline": "it draws many graphs",
-    "tests/passes/graph/test_decompose_powers.py::test_powers_keep_their_values": (
-        "it draws many graphs"
+    "tests/passes/test_properties.py::test_the_pipeline": _GRAPHS,
+    "tests/passes/test_properties.py::test_a_stage_keeps_the_evaluation": _GRAPHS,
+    "tests/passes/test_properties.py::test_a_stage_keeps_sums_and_products": _GRAPHS,
+    "tests/frontend/symbolic/test_functions.py::test_values_and_slopes": (
+        "its truth has 500 bits, of 90 functions at 245 points"
     ),
+    "tests/platforms/test_processors.py::test_few_problems_end_alike": (
+        "an interpreter for each kind of processor"
+    ),
+    "tests/factors/test_examples.py::test_uwb_ranges": _EXAMPLES,
+    "tests/factors/test_examples.py::test_walking_robot": _EXAMPLES,
+    "tests/passes/graph/test_decompose_powers.py::test_powers_keep_their_values": _GRAPHS,
     "tests/test_imports.py::test_a_solve_on_the_processor_imports_what_it_uses": (
         "an interpreter solves without the modules of other tests"
     ),

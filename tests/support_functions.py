@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import mpmath
@@ -87,6 +88,16 @@ def _power(exponent: Any) -> Case:
         lambda a: mp.power(a, exact) if a >= 0 else mp.nan,
         spread=lambda a: abs(exact) * _log_size(a),
     )
+
+
+@cache
+def _erfc_to(a: Any, _bits: int) -> Any:
+    return mp.erfc(a) if abs(a) < 1e3 else mp.mpf(2 * (a < 0))
+
+
+def _erfc(a: Any) -> Any:
+    """Both error functions: the slowest of mpmath's, and wanted at the same numbers."""
+    return _erfc_to(a, mp.prec)
 
 
 def _xor(a: Any, b: Any) -> bool:
@@ -177,12 +188,8 @@ TRANSCENDENTAL = {
     "acoth": _one(sf.acoth(x), lambda a: mp.atanh(1 / a)),
     "asech": _one(sf.asech(x), lambda a: mp.acosh(1 / a) if 0 <= a <= 1 else mp.nan),
     "acsch": _one(sf.acsch(x), lambda a: mp.asinh(1 / a)),
-    "erf": _one(sf.erf(x), mp.erf, bits=1500),
-    "erfc": _one(
-        sf.erfc(x),
-        lambda a: mp.erfc(a) if abs(a) < 1e3 else mp.mpf(2 * (a < 0)),
-        bits=1500,
-    ),
+    "erf": _one(sf.erf(x), lambda a: 1 - _erfc(a), bits=1500),
+    "erfc": _one(sf.erfc(x), _erfc, bits=1500),
 }
 
 STEPS = {

@@ -12,6 +12,7 @@ import pytest
 import caspar
 from caspar import version
 from caspar.version import DISTRIBUTION, __version__
+from tests.forks import run_in_forks
 
 SOURCE = Path(caspar.__file__)
 
@@ -58,23 +59,6 @@ def test_tables_agree() -> None:
     assert sorted([*public, "__version__"]) == caspar.__all__
 
 
-IN_FORKS = """
-import os, signal, sys
-import llvmlite.binding, numpy, scipy.optimize, scipy.sparse.linalg, sympy
-for program in sys.argv[1:]:
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(120)
-        exec(program, {"__name__": "__main__"})
-        sys.stdout.flush()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0, program
-"""
-"""Runs each program in a fork that has loaded packages of others, which take longest, and nothing
-of caspar."""
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
 def test_public_modules_can_be_imported() -> None:
     """By each kind of import statement, and all give one module."""
@@ -86,13 +70,8 @@ def test_public_modules_can_be_imported() -> None:
             f"import caspar; caspar.{name}; import caspar.{name} as one; "
             f"print(one is caspar.{name})",
         ]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", IN_FORKS, *programs],
-        cwd=SOURCE.parents[1],
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    others = "import matplotlib.pyplot, rich.console, rich.table, symforce.symbolic, symforce.ops"
+    done = run_in_forks(programs, "-W", "error", before=others)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True"] * len(programs)
 

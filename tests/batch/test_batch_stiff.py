@@ -229,8 +229,7 @@ def bounded_and_weighted() -> tuple[Case, dict[str, Any]]:
     return replace(case, arrays={**case.arrays, "decay": samples, "Curve": start}), bounds
 
 
-@BACKENDS
-@pytest.mark.parametrize("name", [*ALL, "bounded"])
+@pytest.mark.parametrize(("name", "backend"), alternating([*ALL, "bounded"], ["harness", "cpu"]))
 def test_decompositions_find_what_normal_equations_find(
     name: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from caspar.codegen.targets import TARGETS
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.batch.batch_cases import CASES, Case, curves, decay, near, paths, triangles
 from tests.batch.test_batch_solver import FLAT, ragged
-from tests.covering import covering
+from tests.covering import alternating, covering
 from tests.harness_backend import HarnessBackend
 
 NUM_BUMPS = 5
@@ -93,8 +93,7 @@ def test_a_warp_finds_what_a_thread_finds(name: str) -> None:
     assert_allclose(covariance, wanted, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("name", "precision"), alternating(ALL, ["float64", "float32"]))
 def test_cuda_text_gives_the_same(name: str, precision: str) -> None:
     case = ALL[name]()
     result = by_warp(case, precision=precision).solve(case.arrays, fixed=case.fixed)

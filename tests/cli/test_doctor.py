@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No driver, an empty cache."""
+    """No driver, an empty cache; that packages can be imported is asked in a process of its own."""
     monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(doctor, "find_driver", lambda: None)
     monkeypatch.setattr(doctor, "cuda_problem", lambda: "there is no NVIDIA driver")
     monkeypatch.setattr(doctor, "_TRY_CPU", "print('test CPU')")
+    monkeypatch.setattr(doctor, "import_problems", lambda missing: [])
 
 
 def test_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

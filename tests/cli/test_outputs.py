@@ -48,6 +48,22 @@ caspar.Solver = fake_solver.FakeSolver
 sys.exit(fake_solver.run(*sys.argv[1:]))
 """
 
+NAMES_IN_A_PROCESS = """\
+import os
+import sys
+import caspar
+from tests.cli import fake_solver
+
+caspar.Solver = fake_solver.FakeSolver
+path = sys.argv[1]
+for name in sys.argv[2:]:
+    renamed = os.path.join(os.path.dirname(path), name)
+    os.rename(path, renamed)
+    assert fake_solver.run("bal", renamed, "--json", f"{renamed}.json") == 0
+    path = renamed
+    print("END")
+"""
+
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
@@ -120,19 +136,21 @@ def test_standard_input_and_output(
 @pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict"])
 def test_names_that_the_terminal_cannot_show(problem: Path, encoding: str) -> None:
     """The files are written and named; nothing ends by their names."""
-    for name in ("\u00e4.txt", os.fsdecode(b"\xff.txt")):
-        renamed = problem.rename(problem.with_name(name))
-        found = subprocess.run(
-            [sys.executable, "-c", IN_A_PROCESS, "bal", renamed, "--json", f"{renamed}.json"],
-            cwd=Path(__file__).parents[2],
-            env=os.environ | {"PYTHONIOENCODING": encoding},
-            capture_output=True,
-            check=True,
-            timeout=500,
-        )
-        assert b".txt.json" in found.stdout.splitlines()[-1]
-        assert json.loads(Path(f"{renamed}.json").read_text())["status"] == "converged_cost"
-        problem = renamed
+    names = ("\u00e4.txt", os.fsdecode(b"\xff.txt"))
+    found = subprocess.run(
+        [sys.executable, "-c", NAMES_IN_A_PROCESS, problem, *names],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=True,
+        timeout=500,
+    )
+    said = found.stdout.split(b"END\n")
+    assert len(said) == len(names) + 1
+    for name, one in zip(names, said[:-1], strict=True):
+        assert b".txt.json" in one.splitlines()[-1]
+        output = problem.with_name(f"{name}.json")
+        assert json.loads(output.read_text())["status"] == "converged_cost"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

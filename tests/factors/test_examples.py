@@ -1,5 +1,6 @@
 """Examples on real data against independent answers."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from examples import (
     victoria_park,
     walking_robot,
 )
+
+
+def says_converged(printed: str) -> bool:
+    """Whether the report of a solve says so."""
+    return re.search(r"^status +CONVERGED", printed, re.MULTILINE) is not None
 
 
 def test_hand_eye(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +46,9 @@ def test_hand_eye(capsys: pytest.CaptureFixture[str]) -> None:
 
     wanted = least_squares(residuals, np.zeros(12), xtol=1e-14, ftol=1e-14, gtol=1e-14)
     assert result.final_cost == pytest.approx(wanted.cost, rel=1e-7)
-    assert "caspar       median 0.089 degrees, 4.19 mm" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "caspar       median 0.089 degrees, 4.19 mm" in printed
+    assert says_converged(printed)
 
 
 @pytest.mark.parametrize("name", scan_registration.FACTORS)
@@ -62,10 +70,11 @@ def test_normals() -> None:
     assert_allclose(abs(normals), np.tile([0.0, 0.0, 1.0], (100, 1)), atol=1e-7)
 
 
-def test_uwb_ranges() -> None:
+def test_uwb_ranges(capsys: pytest.CaptureFixture[str]) -> None:
     """The survey of the beacons, and the ranges that were spoiled."""
     drive = uwb_ranges.read()
-    solutions = uwb_ranges.solve(drive)
+    solutions = uwb_ranges.main([])
+    assert says_converged(capsys.readouterr().out)
     maps = solutions.maps(drive)
     assert maps["least squares"].error_m < 0.08
     assert maps["least squares, spoiled"].error_m > 1.0
@@ -75,20 +84,25 @@ def test_uwb_ranges() -> None:
     assert left_out[~solutions.is_wrong].sum() < 10
 
 
-def test_victoria_park() -> None:
+def test_victoria_park(capsys: pytest.CaptureFixture[str]) -> None:
     """GTSAM's optimum; its error of a motion differs in the second order."""
-    result = victoria_park.solve(victoria_park.read())[-1]
+    result = victoria_park.main([])
+    assert says_converged(capsys.readouterr().out)
     assert result.status.is_success
     assert result.final_cost == pytest.approx(victoria_park.GTSAM_COST, rel=2e-6)
 
 
-def test_walking_robot() -> None:
+def test_walking_robot(capsys: pytest.CaptureFixture[str]) -> None:
     """The bias that was added, and the sensor's own attitude after shocks of 140 m/s^2."""
+    result = walking_robot.main([])
+    printed = capsys.readouterr().out
+    assert says_converged(printed)
     recording = walking_robot.read()
-    result, comparisons = walking_robot.solve(recording)
+    start = walking_robot.arrays(recording)["NavState"]
+    found = walking_robot.compare(recording, result.values["NavState"])
+    assert f"bias estimated       at the end {found.degrees[-1]:.3f} degrees" in printed
     assert result.status.is_success
     assert_allclose(result.values["ImuBias"][0], walking_robot.ADDED_BIAS, atol=1e-3)
-    found = comparisons["bias estimated"]
     assert found.degrees.max() < 0.2
     assert found.metres.max() < 0.02
-    assert comparisons["readings as they are"].metres[-1] > 2.0
+    assert walking_robot.compare(recording, start).metres[-1] > 2.0

@@ -8,7 +8,8 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.pool import Pool
 from typing import Annotated, Any
 
 import numpy as np
@@ -40,6 +41,13 @@ class Place(sf.V5):
 EXPECTED = [[0.6, 0.8, 1.0, 2.0]]
 
 
+@pytest.fixture(scope="module")
+def other_process() -> Iterator[Pool]:
+    """A new process: a fork would have what this one has loaded."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        yield pool
+
+
 def moved_by(prior: caspar.Factor) -> list[list[float]]:
     """One pose, which goes where it is expected."""
     arrays = {
@@ -57,9 +65,8 @@ def test_the_same_object_comes_back() -> None:
         assert copy.deepcopy(factor) is factor
 
 
-def test_another_process_finds_it() -> None:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply(moved_by, (pose_graph.prior,))
+def test_another_process_finds_it(other_process: Pool) -> None:
+    found = other_process.apply(moved_by, (pose_graph.prior,))
     np.testing.assert_allclose(found, EXPECTED, atol=1e-9)
 
 
@@ -237,10 +244,9 @@ def test_a_copy_of_a_solver_is_pickled_as_the_solver() -> None:
     assert repr(again) == repr(new_solver())
 
 
-def test_a_solver_in_another_process() -> None:
+def test_a_solver_in_another_process(other_process: Pool) -> None:
     solver = new_solver()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        words, result = pool.apply(solved, (solver,))
+    words, result = other_process.apply(solved, (solver,))
     assert words == repr(solver)
     assert isinstance(result, caspar.SolveResult)
     np.testing.assert_array_equal(result.values["Pose2"], solver.solve(ARRAYS).values["Pose2"])
@@ -286,13 +292,13 @@ def run_doubled(kernel: caspar.Kernel, rows: Any) -> Any:
     return kernel(rows)
 
 
-def test_kernels_are_found_by_name() -> None:
+def test_kernels_are_found_by_name(other_process: Pool) -> None:
     assert pickle.loads(pickle.dumps(doubled)) is doubled
     assert copy.copy(doubled) is doubled
     assert copy.deepcopy(doubled) is doubled
     rows = np.ones((3, 2))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        np.testing.assert_array_equal(pool.apply(run_doubled, (doubled, rows)), 2 * rows)
+    found = other_process.apply(run_doubled, (doubled, rows))
+    np.testing.assert_array_equal(found, 2 * rows)
 
 
 def test_a_kernel_without_a_place_is_refused() -> None:

@@ -9,11 +9,11 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import BackendError, KernelError, OptionError
-from caspar.inspect.tables import WIDTH
 from caspar.ir.dtype import DType
 from caspar.kernels.kernel import Kernel
 from caspar.kernels.profile import Traffic, item_bytes, item_traffic, object_count
 from caspar.memory.access import Options, WriteAccessor
+from caspar.tables import WIDTH
 from tests.kernels.patterns import read_kernel, write_kernel
 
 

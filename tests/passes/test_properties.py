@@ -70,33 +70,36 @@ def few_orders() -> Iterator[None]:
 # -- evaluation ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", STAGES)
+# All stages in one test: drawing a graph takes longer than any of them.
+
+
 @TWO_THIRDS
 @given(case=mixed_cases())
-def test_a_stage_keeps_the_evaluation(stage: str, case: GraphCase) -> None:
-    for after in results(stage, case.graph):
-        verify_graph(after)
-        case.check(after)
+def test_a_stage_keeps_the_evaluation(case: GraphCase) -> None:
+    for stage in STAGES:
+        for after in results(stage, case.graph):
+            verify_graph(after)
+            case.check(after)
 
 
-@pytest.mark.parametrize("stage", STAGES)
 @TWO_THIRDS
 @given(case=exact_cases())
-def test_a_stage_keeps_sums_and_products(stage: str, case: GraphCase) -> None:
-    for after in results(stage, case.graph):
-        verify_graph(after)
-        case.check(after)
+def test_a_stage_keeps_sums_and_products(case: GraphCase) -> None:
+    for stage in STAGES:
+        for after in results(stage, case.graph):
+            verify_graph(after)
+            case.check(after)
 
 
-@pytest.mark.parametrize("stage", [name for name in STAGES if name not in ROUNDS_OTHERWISE])
 @TWO_THIRDS
 @given(case=mixed_cases())
-def test_a_stage_that_rounds_as_before(stage: str, case: GraphCase) -> None:
+def test_a_stage_that_rounds_as_before(case: GraphCase) -> None:
     # making a graph again folds what it has of literals side by side, which rounds
     folded = replace(case, graph=rebuild(case.graph, lambda *_: None))
-    for after in results(stage, folded.graph):
-        with order_free():
-            folded.check_exactly(after)
+    for stage in [one for one in STAGES if one not in ROUNDS_OTHERWISE]:
+        for after in results(stage, folded.graph):
+            with order_free():
+                folded.check_exactly(after)
 
 
 def results(stage: str, graph: Graph) -> Iterator[Graph]:
@@ -105,7 +108,7 @@ def results(stage: str, graph: Graph) -> Iterator[Graph]:
     for name, costs in TABLES.items():
         after = STAGES[stage](graph, costs)
         if after not in found:
-            note(f"costs: {name}")
+            note(f"{stage}, costs: {name}")
             found.append(after)
             yield after
 

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from caspar.runtime.cpu.machine_code import PROCESSOR_VARIABLE, chosen_processor
 
 ROOT = Path(__file__).parents[2]
 
-FEW = ["BoxBOD", "MGH09", "Rat43", "Osborne 2", "Watson 6", "Powell singular", "Meyer"]
+FEW = ("BoxBOD", "MGH09", "Rat43", "Osborne 2", "Watson 6", "Powell singular", "Meyer")
 
 MAX_DIFFERENCE = 2
 """Of the numbers of iterations."""
@@ -64,7 +65,8 @@ def _environment(level: str) -> dict[str, str]:
     }
 
 
-def _ends(names: list[str], level: str | None) -> dict[str, End]:
+@cache
+def _ends(names: tuple[str, ...], level: str | None) -> dict[str, End]:
     chosen = {} if level is None else _environment(level)
     done = subprocess.run(
         [sys.executable, "-m", "tests.platforms.ends", *names],
@@ -79,7 +81,7 @@ def _ends(names: list[str], level: str | None) -> dict[str, End]:
     return ends
 
 
-def _compare(names: list[str], level: str) -> None:
+def _compare(names: tuple[str, ...], level: str) -> None:
     if level == "x86-64-v4" and not features["AVX512F"]:
         pytest.skip("this processor has no AVX-512")
     if not features["AVX2"]:
@@ -111,7 +113,7 @@ def test_few_problems_end_alike(level: str) -> None:
 @pytest.mark.reliability
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3", "x86-64-v3,-fma", "x86-64-v4"])
 def test_the_regression_set_ends_alike(level: str) -> None:
-    _compare([], level)
+    _compare((), level)
 
 
 def test_a_processor_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

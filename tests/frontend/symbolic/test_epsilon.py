@@ -21,6 +21,7 @@ from caspar.errors import FactorError
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.symbolic.epsilon import SYMBOL, _prepared, value, with_symbolic_epsilon
 from caspar.ir.dtype import DType
+from tests.forks import run_in_forks
 
 ROOT = Path(__file__).parents[3]
 
@@ -340,6 +341,7 @@ def test_value_is_ten_machine_epsilons(dtype: DType) -> None:
     assert value(dtype) == pytest.approx(10.0 * np.finfo(dtype.value).eps, rel=1e-6)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_an_epsilon_that_was_set_is_kept() -> None:
     """Numbers a program chose before are its own."""
     program = """
@@ -354,22 +356,23 @@ with_symbolic_epsilon(inside)
 assert sf.epsilon() == 1e-5
 assert "1e-05" in str(sf.V3.symbolic("a").norm())
 """
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=500)
+    done = run_in_forks([program])
+    assert done.returncode == 0, done.stderr
     assert symforce._epsilon == 0
 
 
-@pytest.mark.parametrize(
-    ("setting", "outside"),
-    [
-        ("set_epsilon_to_symbol()", "sqrt(epsilon + a0**2)"),
-        ("set_epsilon_to_symbol('tiny')", "sqrt(tiny + a0**2)"),
-        ("set_epsilon_to_zero()", "sqrt(a0**2)"),
-        ("set_epsilon_to_number(0)", "sqrt(a0**2)"),
-        ("set_epsilon_to_invalid()", None),
-    ],
-)
-def test_whatever_symforce_was_set_to(setting: str, outside: str | None) -> None:
-    program = f"""
+SETTINGS = [
+    ("set_epsilon_to_symbol()", "sqrt(epsilon + a0**2)"),
+    ("set_epsilon_to_symbol('tiny')", "sqrt(tiny + a0**2)"),
+    ("set_epsilon_to_zero()", "sqrt(a0**2)"),
+    ("set_epsilon_to_number(0)", "sqrt(a0**2)"),
+    ("set_epsilon_to_invalid()", None),
+]
+"""How SymForce is set before it is used, and what a length then is outside of caspar."""
+
+
+def program_after(setting: str, outside: str | None) -> str:
+    return f"""
 import symforce
 symforce.{setting}
 import symforce.symbolic as sf
@@ -390,4 +393,9 @@ except symforce.AlreadyUsedEpsilon:
 else:
     raise AssertionError
 """
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=500)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_whatever_symforce_was_set_to() -> None:
+    done = run_in_forks([program_after(*one) for one in SETTINGS])
+    assert done.returncode == 0, done.stderr

@@ -14,7 +14,6 @@ from caspar.solver.linear.explicit.structure import (
     mixed_windows,
     num_fill_pairs,
 )
-from tests.covering import covering
 from tests.harness_backend import HarnessBackend
 
 NUM_VIEWS = 13
@@ -60,7 +59,9 @@ def test_memory_grows_with_the_corners_not_with_their_pairs() -> None:
     assert sizes[2] - sizes[1] < 2.2 * (sizes[1] - sizes[0])
 
 
-@covering(num_lenses=[1, 2], deterministic=[False, True], backend=["cpu", "harness"])
+@pytest.mark.parametrize("num_lenses", [1, 2])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("backend", ["cpu", "harness"])
 def test_the_first_step_is_that_of_all_unknowns(
     num_lenses: int, deterministic: bool, backend: str
 ) -> None:
