@@ -14,6 +14,10 @@ import symforce.symbolic as sf
 
 import caspar
 
+pytestmark = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="qualified names of code are of Python 3.11"
+)
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "caspar"
 PAGE = ROOT / "docs" / "ARCHITECTURE.md"

@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -587,9 +588,10 @@ def test_a_device_that_fails_ends_the_work_of_all(
         with pytest.raises(MemoryError, match="of this test") as caught:
             crew.run(lambda system: minimize(system, caspar.SolveOptions(), None))
         assert time.perf_counter() - start < 10.0
-        assert caught.value.__notes__ == [
-            f"It was raised on device {failing} of 3 that share the problem."
-        ]
+        if sys.version_info >= (3, 11):
+            assert caught.value.__notes__ == [
+                f"It was raised on device {failing} of 3 that share the problem."
+            ]
         monkeypatch.undo()
     # what has failed is not used again
     assert solver.solve(arrays).status.is_success

@@ -1,6 +1,7 @@
 """What a plan needs is said before it is taken, and on how many devices the problem fits."""
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -85,9 +86,10 @@ def test_too_few_devices_say_how_many_more(monkeypatch: pytest.MonkeyPatch) -> N
         _solver(2).solve(_arrays())
     assert limited.asked == []
     assert caught.value.num_devices in (3, 4, 5)
-    assert re.fullmatch(
-        r"It was raised on device [01] of 2 that share the problem\.", caught.value.__notes__[0]
-    )
+    if sys.version_info >= (3, 11):
+        assert re.fullmatch(
+            r"It was raised on device [01] of 2 that share the problem\.", caught.value.__notes__[0]
+        )
 
 
 def test_more_devices_do_not_help_if_what_is_on_all_is_too_large(
