@@ -144,7 +144,9 @@ class _Pairs:
         }
         ends = np.array(list(best)).reshape(-1, 2)
         costs = 1.0 / (1.0 + self.counts[list(best.values())])
-        tree = minimum_spanning_tree(coo_array((costs, (ends[:, 0], ends[:, 1])), (num, num)))
+        # SciPy 1.13 takes indices of 32 bits only
+        first, second = ends.T.astype(np.int32)
+        tree = minimum_spanning_tree(coo_array((costs, (first, second)), (num, num)))
         visited, parents = breadth_first_order(tree, 0, directed=False)
         rotations = np.tile([0.0, 0.0, 0.0, 1.0], (num, 1))
         for row in visited[1:].tolist():
