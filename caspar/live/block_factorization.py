@@ -40,8 +40,8 @@ NO_PIVOT = 1e-13
 """A pivot, relative to the entry of J^T J in its place, up to which the matrix is singular."""
 
 FORGOTTEN = 1e-12
-"""rhs^T x, relative to the largest one, up to which the solve before is forgotten: its rounding is
-that of larger numbers."""
+"""Share of the largest rhs^T x so far. If a solution has less, it is found from nothing, because
+what is kept of the solves before has the rounding of larger numbers."""
 
 Integers = NDArray[np.int64]
 
@@ -327,9 +327,9 @@ class BlockFactorization:
     def forward(self, rhs: Rows) -> float:
         """Begin to solve J^T J x = rhs; rhs^T x, or NaN without a factorisation.
 
-        Only rows of L change their part that are others, or have another right-hand side, or are
-        above those in the elimination tree. What the others have is that of the last call; it is
-        found anew if it is so much larger that its rounding would show.
+        It begins with what the last call has left. Only some rows of L are gone through: those that
+        were computed since, those whose right-hand side has changed, and the ancestors of both in
+        the elimination tree. See `FORGOTTEN` for when all are.
         """
         if self.least_pivot == 0.0:
             return np.nan
@@ -431,9 +431,11 @@ class BlockFactorization:
             self._append(self._order if len(self._order) <= num_blocks else self._order[:0])
         first = len(known)
         new = np.arange(len(self._ordered), num_blocks)
-        uses = np.bincount(self._store.blocks.column, minlength=num_blocks)[new]
-        # landmarks before the pose that sees them
-        self._append(new[np.argsort(uses, kind="stable")])
+        if len(new) > 1:
+            # landmarks before the pose that sees them
+            uses = np.bincount(self._store.blocks.column, minlength=num_blocks)[new]
+            new = new[np.argsort(uses, kind="stable")]
+        self._append(new)
         if not self._analyze(first):
             self._restart(self._ordered)
         if self._work() > max(MAX_GROWTH * self._work_in_order * num_blocks, LEAST_WORK):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from caspar.batch.constraints.parts import on_device
-from caspar.batch.constraints.problems import BatchConstraints, Look
+from caspar.batch.constraints.problems import BatchConstraints, Look, greatest
 from caspar.batch.constraints.run import problem_of_each
 from caspar.batch.input import Batch
 from caspar.batch.result import BatchResult
@@ -23,7 +23,8 @@ from caspar.solver.constraints.penalties import FIRST_PENALTY, Terms
 from caspar.solver.constraints.tangent import ACTIVE, WEIGHT
 
 BARELY = 1e-12
-"""Distance, relative to its terms, at which an active inequality still pushes: above rounding."""
+"""Distance, relative to its terms, by which an active entry is put on the side where it pushes:
+more than rounding."""
 
 
 def _looked(constraints: BatchConstraints, batch: Batch) -> tuple[Batch, Look, dict[str, Terms]]:
@@ -72,18 +73,17 @@ def with_multipliers(
             "gradient: a solver with constraints needs the result of its solve, which has the "
             "multipliers; arrays do not"
         )
-    backend = constraints.backend
+    xp = constraints.backend.xp
     batch, look, terms = _looked(constraints, batch)
-    is_weak = backend.xp.zeros(batch.num_problems, bool)
-    largest = _largest(constraints, look, terms, result, arrays)
-    for name, one in terms.items():
-        own = _in_order(constraints, result, name, look, arrays)
-        # such that they are what pulls, however far off the values are within the tolerance
+    multipliers = {name: _in_order(constraints, result, name, look, arrays[name]) for name in terms}
+    largest, is_weak = xp.zeros(batch.num_problems), xp.zeros(batch.num_problems, bool)
+    for name, own in multipliers.items():
+        largest = xp.maximum(largest, greatest(xp, look.rows[name].by_problem(xp.abs(own))))
+    for name, own in multipliers.items():
         rows = look.found[name].rows
-        pulls = backend.xp.where(own != 0.0, own + one.penalties * rows, 0.0)
-        terms[name] = replace(one, multipliers=pulls)
+        terms[name] = terms[name].pulling(own, rows)
         if constraints.kinds[name] is ConstraintKind.POSITIVE:
-            is_near = backend.xp.abs(rows) <= ACTIVE * look.scales[name]
+            is_near = xp.abs(rows) <= ACTIVE * look.scales[name]
             is_idle = own <= 1e-9 * largest[look.rows[name].owners][:, None]
             weak = (is_near & is_idle).astype(np.float64)
             is_weak |= look.rows[name].by_problem(weak).any(axis=1)
@@ -95,33 +95,16 @@ def with_multipliers(
     return constraints.with_terms(batch, terms), (remark,) if number > 0 else ()
 
 
-def _largest(
-    constraints: BatchConstraints,
-    look: Look,
-    names: Mapping[str, Terms],
-    result: BatchResult,
-    arrays: Mapping[str, Any],
-) -> Array:
-    """(P,) the largest multiplier of each problem."""
-    xp = constraints.backend.xp
-    largest = xp.zeros(look.num_problems)
-    for name in names:
-        own = look.rows[name].by_problem(xp.abs(_in_order(constraints, result, name, look, arrays)))
-        if own.shape[1] > 0:
-            largest = xp.maximum(largest, own.max(axis=1))
-    return largest
-
-
 def _in_order(
     constraints: BatchConstraints,
     result: BatchResult,
     name: str,
     look: Look,
-    arrays: Mapping[str, Any],
+    passed: Any,
 ) -> Array:
     """(m, dim) multipliers, those of a problem together, from the order in which they came back."""
     backend = constraints.backend
     own = backend.upload(result.multipliers[name]).reshape(-1, constraints.dims[name])
     if look.rows[name].length is not None:
         return own
-    return own[backend.upload(np.argsort(problem_of_each(arrays[name]), kind="stable"))]
+    return own[backend.upload(np.argsort(problem_of_each(passed), kind="stable"))]

@@ -68,7 +68,7 @@ MOST_STALLS = 3
 constraints can be met."""
 
 HELD = 1e-15
-"""Scaled violation from which on constraints hold up to rounding."""
+"""Scaled violation up to which constraints hold to rounding."""
 
 HELPFUL = 1e-3
 """Share of what was wrong at first up to which the end of a run of Newton's method is taken that
@@ -260,10 +260,11 @@ class Course:
     def _returned(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of a solve, on the host if the user's are NumPy arrays."""
         given, to_host = self._problem.given, self._problems.backend.to_host
-        return {
-            name: to_host(rows) if isinstance(given[name], np.ndarray) else rows
-            for name, rows in values.items()
-        }
+        found = dict(values)
+        for name, rows in values.items():
+            if isinstance(given[name], np.ndarray) and not isinstance(rows, np.ndarray):
+                found[name] = to_host(rows)
+        return found
 
     def _restore(self) -> None:
         """Take the constraints from within the tolerance to where they hold up to rounding."""
@@ -276,7 +277,6 @@ class Course:
         found = without_held(self._found, problem)
         multipliers = {name: one.multipliers for name, one in self._terms.items()}
         steps = restoring_step(found, multipliers, self._curvatures)
-        known = self._values, self._problem, self._found, self._sizes
         with backend.scope():
             rows = {
                 name: problems.lagrangian.charts.moved(
@@ -289,14 +289,21 @@ class Course:
             moved = {
                 name: backend.upload(given[name]) if is_placed else given[name] for name in rows
             }
-        self._values = {**self._values, **moved}
-        self._look()
-        if not self._violation().scaled < before:
-            self._values, self._problem, self._found, self._sizes = known
+        if not self._took({**self._values, **moved}, before):
             return
         with backend.scope():
             found_costs = problems.start.costs(problems.factors_of(self._problem), self._problem)
         self._costs = {**self._costs, **found_costs}
+
+    def _took(self, values: Mapping[str, Any], most: float) -> bool:
+        """Take values at which constraints are violated by no more than this; else stay."""
+        before = self._values, self._found, self._sizes, self._problem
+        self._values = values
+        self._look()
+        if self._violation().scaled <= most:
+            return True
+        self._values, self._found, self._sizes, self._problem = before
+        return False
 
     def _look(self) -> None:
         """Evaluate constraints at the values as they go back to the user."""
@@ -360,11 +367,7 @@ class Course:
             *points, last = polished.points
             last = replace(last, multipliers=newton.estimated(last))
             polished = replace(polished, points=(*points, last))
-        before = self._values, self._found, self._sizes, self._problem
-        self._values = self._as_given(polished.points[-1])
-        self._look()
-        if self._violation().scaled > self._tolerance:
-            self._values, self._found, self._sizes, self._problem = before
+        if not self._took(self._as_given(polished.points[-1]), self._tolerance):
             return None
         status = self._take(polished, before_s)
         return status if polished.has_converged or status is SolveStatus.STOPPED else None

@@ -7,7 +7,6 @@ penalties. Cost tier: kernels once for a solver, the rest once for a gradient.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,12 +58,10 @@ def constrained_gradient(
     problem = problems.read(arrays, restrictions)
     found, sizes = problems.constraints.at(problem), problems.sizes(problem)
     terms = problems.tangent_rows.penalties(problem, problems.factors_of(problem), found)
-    data = {}
-    for name, one in terms.items():
-        # such that they are what pulls, however far off the values are within the tolerance
-        own = result.multipliers[name]
-        pulls = np.where(own != 0.0, own + one.penalties * found[name].rows, 0.0)
-        data[name] = replace(one, multipliers=pulls).data
+    data = {
+        name: one.pulling(result.multipliers[name], found[name].rows).data
+        for name, one in terms.items()
+    }
     known = gradients.differentiate(
         problems.with_data(arrays, data), cotangents, restrictions, hessian
     )

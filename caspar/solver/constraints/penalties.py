@@ -59,6 +59,16 @@ class Terms:
         """Cost of the terms if all constraints hold: the cost of a solve is too high by it."""
         return 0.5 * float((self.multipliers**2 / self.penalties).sum())
 
+    def pulling(self, multipliers: Floats, rows: Floats) -> "Terms":
+        """Terms whose pull at c = `rows` is the multipliers, also where c is off by the tolerance.
+
+        Args:
+            multipliers: (m, dim); where they are 0, nothing pulls.
+            rows: (m, dim).
+        """
+        pulls = (multipliers + self.penalties * rows) * (multipliers != 0.0)
+        return replace(self, multipliers=pulls)
+
     def updated(self, found: Linearised, enough: float = ENOUGH) -> "Terms":
         """After a solve that ended at some values; entries of `enough` keep their penalties."""
         moved = self.multipliers - self.penalties * found.rows

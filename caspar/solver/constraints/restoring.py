@@ -1,7 +1,7 @@
 """The least step after which linearised constraints hold exactly, for solves that end by the loop.
 
 Input: constraints at the end of the loop, off by what its tolerance allows. Output: a step of the
-nodes that they touch. At a minimum the cost changes by no more than the multipliers say. Cost tier:
+nodes that they touch. At a minimum it changes the cost by multipliers times distances. Cost tier:
 SciPy on the host, once for a solve.
 """
 
