@@ -14,11 +14,16 @@ from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
 from caspar.memory.array import Binding, Late, at_present
 from caspar.runtime.backend import (
+    COUNT,
     CUDA_TRAITS,
+    MOST_STEPS,
+    ROW,
+    STOP,
     Kernel,
     Launch,
     LaunchSequence,
     Loop,
+    PlainDecision,
 )
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cpu.direct import LapackCholesky, QdldlFactorization
@@ -121,6 +126,41 @@ class HarnessLoop:
             check_races=self.check_races,
             schedule=self.schedule,
         )
+
+
+class HarnessPlainSteps:
+    """What a graph on the device does."""
+
+    def __init__(
+        self,
+        decision: PlainDecision,
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
+        scalars: Sequence[Array],
+    ) -> None:
+        self._module = compile_cuda(decision.text)
+        self._step, self._accept = step, accept
+        self._numbers, self._rows = np.zeros(decision.num_numbers), np.zeros((MOST_STEPS, ROW))
+        self._arguments = (self._numbers, self._rows, *scalars)
+
+    def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
+        """Launches are not bound again here."""
+        raise NotImplementedError
+
+    def __call__(
+        self, numbers: Sequence[float], max_steps: int
+    ) -> tuple[list[float], list[list[float]]]:
+        """Take steps."""
+        self._numbers[:] = numbers
+        for _ in range(min(max_steps, MOST_STEPS)):
+            for part in self._step:
+                part.run()
+            self._module.launch("decide", 1, 1, self._arguments)
+            if self._numbers[STOP] != 0.0:
+                break
+        else:
+            self._accept.run()
+        return self._numbers.tolist(), self._rows[: int(self._numbers[COUNT])].tolist()
 
 
 def _argument(param: Param, value: Any) -> Any:
@@ -246,8 +286,16 @@ class HarnessBackend(CpuBackend):
 
         return Cholesky(size, outcome)
 
-    def plain_steps(self, *_: Any) -> None:
-        """Return None, as on a device."""
+    def plain_steps(
+        self,
+        decision: PlainDecision,
+        step: Sequence[LaunchSequence],
+        accept: LaunchSequence,
+        scalars: Sequence[Array],
+        diagonals: Sequence[Array],
+    ) -> "HarnessPlainSteps":
+        """Take them by the kernel that decides on a device."""
+        return HarnessPlainSteps(decision, step, accept, scalars)
 
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None

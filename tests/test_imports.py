@@ -164,7 +164,8 @@ ON_PROCESSOR = ("runtime/cpu",)
 MAX_PLAIN = 248
 """Modules of the package that a solve on the processor imports, its kernels being in the cache."""
 
-# Modules that import public names, or what exists on some machines only, inside a function.
+# Modules that import public names, what exists on some machines only, or what takes a tenth of a
+# second and is seldom used, inside a function.
 LAZY_MODULES = (
     "__init__.py",
     "inspect/pictures/draw_graph.py",
@@ -176,6 +177,7 @@ LAZY_MODULES = (
     "runtime/nvidia/probe.py",
     "runtime/nvidia/toolkit.py",
     "rerun/logger.py",
+    "solver/input/separate_parts.py",
 )
 
 # Third-party packages, and the parts that may import them.

@@ -1,5 +1,6 @@
 """`Problem`: nodes and factors that come and go, and values that follow."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -8,7 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Unpack
 
 from caspar.errors import InputError, OptionError
 from caspar.frontend.factors.factor import constraint_kinds
@@ -33,6 +33,11 @@ from caspar.solver.input.problem_reader import read_factor
 from caspar.solver.result.by_name import ByName, unknown_name
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    from typing_extensions import Unpack
 
 Table = TypeVar("Table", NodeTable, FactorTable)
 

@@ -86,11 +86,11 @@ CPU_TRAITS = BackendTraits(
 
 
 class PlainDecision(NamedTuple):
-    """The kernel for the processor that decides about plain steps.
+    """The kernel that decides about plain steps.
 
-    Its table holds numbers, of which the first one tells whether it takes no step and the second
-    one counts steps; a row of each step; addresses of entries of D and how many there are; and
-    scalars.
+    It gets numbers, of which the first one tells whether it takes no step and the second one counts
+    steps; a row of each step; on the processor addresses of entries of D and how many there are;
+    and scalars.
     """
 
     text: str
@@ -98,13 +98,26 @@ class PlainDecision(NamedTuple):
     num_scalars: int
 
 
+MOST_STEPS = 64
+"""Steps of a run at most: between two of them Ctrl-C is noticed."""
+
+ROW = 3
+"""Numbers that are recorded of a step."""
+
+STOP, COUNT = 0, 1
+"""Numbers that the decision sets: whether it took no step, and how many it took before."""
+
+
 class PlainSteps(Protocol):
     """Takes plain steps of Levenberg-Marquardt, see `Factorizations.plain_steps`."""
 
     def __call__(
         self, numbers: Sequence[float], max_steps: int
-    ) -> tuple[list[float], list[list[float]]]:
-        """Take steps, at most so many: numbers before and behind them, and a row of each step."""
+    ) -> tuple[list[float], list[list[float]]] | None:
+        """Take steps, at most so many: numbers before and behind them, and a row of each step.
+
+        None: the host has to take them.
+        """
 
     def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
         """Go on with other arrays after a new binding; False: the host has to take the steps."""
@@ -418,7 +431,7 @@ class Factorizations(Protocol):
 
     def plain_steps(
         self,
-        decision: Callable[[], PlainDecision],
+        decision: PlainDecision,
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
         scalars: Sequence[Array],
@@ -426,9 +439,11 @@ class Factorizations(Protocol):
     ) -> PlainSteps | None:
         """Return a driver of plain Levenberg-Marquardt steps without the host; None: there is none.
 
-        `decision` returns the kernel that decides; `step` leads from scored values to a scored
-        candidate, and `accept` makes it the current values. The decision reads the solver's
-        scalars, (1,) each, and the entries of D, (n, lanes) each.
+        `decision` is the kernel that decides; `step` leads from scored values to a scored
+        candidate, and `accept` makes it the current values. Where launches are asynchronous `step`
+        itself accepts the candidate that it finds, which at first is the current values. The
+        decision reads the solver's scalars, (1,) each, and on the processor the entries of D,
+        (n, lanes) each.
         """
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:

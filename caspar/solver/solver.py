@@ -1,12 +1,11 @@
 """`Solver`: factors in, solved arrays out."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Unpack
 
 from caspar.errors import UnsuitedError
 from caspar.frontend.factors.factor import Factor
@@ -42,6 +41,11 @@ from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.result.solved_arrays import SolvedResults
 from caspar.solver.session import Session
 from caspar.solver.solving import evaluate, solve
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    from typing_extensions import Unpack
 
 if TYPE_CHECKING:
     from caspar.runtime.group.ranks import Ranks

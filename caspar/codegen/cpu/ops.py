@@ -1,14 +1,7 @@
-"""Text of each op in a kernel for the processor.
+"""Text of each op in a kernel for the processor."""
 
-Also here: a graph as lines of a kernel, call by call. No pass changes it and nothing is fused, so
-that results have the bits of the same text in Python: see `ir.traced`. Whatever is quick belongs
-into a program (`codegen.cpu.kernel`).
-"""
-
-from collections.abc import Mapping
-
+from caspar.codegen.lines import Language
 from caspar.ir.dtype import DType
-from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 
 CAST = {DType.FLOAT32: "float32", DType.FLOAT64: "float64"}
@@ -77,30 +70,4 @@ def literal(number: float, dtype: DType) -> str:
     return f"{CAST[dtype]}({quoted})"
 
 
-_BETWEEN = {Op.SUM: " + ", Op.PROD: " * "}
-
-
-def graph_lines(graph: Graph, arrays: Mapping[str, str]) -> list[str]:
-    """Lines that compute all values of a graph, and store what it stores, in chunks of one.
-
-    `arrays` has by argument an entry of an array; `{}` is replaced by the number of a scalar.
-    """
-    cast, lines = CAST[graph.dtype], []
-    for call in graph.calls:
-        operands = [f"v{operand}" for operand in call.operands]
-        if call.op is Op.CONST:
-            assert isinstance(call.data, float)
-            values = [literal(call.data, graph.dtype)]
-        elif call.op in (Op.READ, Op.STORE):
-            assert isinstance(call.data, tuple)
-            entry = arrays[call.data[0]]
-            values = [entry.format(number) for number in range(len(call.outputs))]
-            lines += [
-                f"{entry.format(number)} = {operand}" for number, operand in enumerate(operands)
-            ]
-        elif call.op in _BETWEEN:
-            values = [_BETWEEN[call.op].join(operands)]
-        else:
-            values = [OP_TEXT[call.op].format(*operands).replace("@one", f"{cast}(1.0)")]
-        lines += [f"v{out} = {value}" for out, value in zip(call.outputs, values, strict=True)]
-    return lines
+LANGUAGE = Language(OP_TEXT, literal, "{0} = {1}", "{0} = {1}")

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from caspar.codegen.lines import Language
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.memory.accessors.scope import SCALAR_TYPE
@@ -100,3 +101,23 @@ def literal(number: float, dtype: DType) -> str:
         text += ".0"
     text += "f" if dtype is DType.FLOAT32 else ""
     return f"({text})" if number < 0 or text.startswith("-") else text
+
+
+_UNFUSED = {
+    Op.ADD: "__dadd_rn({0}, {1})",
+    Op.SUB: "__dsub_rn({0}, {1})",
+    Op.MUL: "__dmul_rn({0}, {1})",
+    Op.NMUL: "__dmul_rn(-{0}, {1})",
+}
+"""Of these the compiler makes no fused multiplication and addition."""
+
+EXACT_LANGUAGE = Language(
+    {
+        op: text.replace("<T>", "<double>")
+        for op, text in (OP_TEXT[DType.FLOAT64] | _UNFUSED).items()
+    },
+    literal,
+    "const auto {0} = {1};",
+    "{0} = {1};",
+)
+"""Each operation in float64 by itself, with the bits that the host's have."""

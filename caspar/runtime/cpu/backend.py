@@ -217,7 +217,7 @@ class CpuBackend(CpuIndexing):
 
     def plain_steps(
         self,
-        decision: Callable[[], PlainDecision],
+        decision: PlainDecision,
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
         scalars: Sequence[Array],
@@ -226,7 +226,7 @@ class CpuBackend(CpuIndexing):
         """Return the compiled driver, unless a step takes far longer than the host's part in it."""
         launches = [one for part in step if isinstance(part, CpuSequence) for one in part.launches]
         assert isinstance(accept, CpuSequence)
-        made = CpuPlainSteps(decision(), launches, accept)
+        made = CpuPlainSteps(decision, launches, accept)
         return made if made.bind_again(scalars, diagonals) else None
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:

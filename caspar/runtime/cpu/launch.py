@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
 from caspar.memory.array import Array, address
-from caspar.runtime.backend import LateNumbers, PlainDecision
+from caspar.runtime.backend import COUNT, MOST_STEPS, ROW, STOP, LateNumbers, PlainDecision
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import run_launches
 from caspar.runtime.parameters import BoundLaunch
@@ -128,15 +128,6 @@ class CpuCopies:
 MOST_TILES = 200
 """Tiles of all launches of a step, at most. With more, the host's part in a step is small, and
 users want to see the progress."""
-
-MOST_STEPS = 64
-"""Steps of a run at most: between two of them Ctrl-C is noticed."""
-
-ROW = 3
-"""Numbers that are recorded of a step."""
-
-STOP, COUNT = 0, 1
-"""Numbers that the decision sets: whether it took no step, and how many it took before."""
 
 
 class CpuPlainSteps:

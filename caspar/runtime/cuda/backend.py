@@ -23,6 +23,7 @@ from caspar.runtime.cuda.loop.loop import (
     merged_launches,
     own_launch,
 )
+from caspar.runtime.cuda.loop.plain_steps import CudaPlainSteps
 from caspar.runtime.cuda.loop.repeat import repeated_loop
 from caspar.runtime.cuda.structure.indexing import CudaIndexing
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
@@ -105,13 +106,25 @@ class CudaBackend(CudaIndexing):
 
     def plain_steps(
         self,
-        decision: Callable[[], PlainDecision],
+        decision: PlainDecision,
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
         scalars: Sequence[Array],
         diagonals: Sequence[Array],
-    ) -> None:
-        """Return None: the device goes ahead instead, see `NormalEquations`."""
+    ) -> CudaPlainSteps:
+        """A graph that the device repeats; its kernel is compiled meanwhile."""
+        source = KernelSource("decide", decision.text, (), (1,))
+        kernel = self._compilation.begin(source, 1, is_settled=True)
+        launches = [
+            one
+            for part in step
+            if isinstance(part, CudaSequence)
+            for one in part.launches
+            if isinstance(one, CudaLaunch)
+        ]
+        made = CudaPlainSteps(self.stream, kernel.result, decision, launches, accept)
+        made.bind_again(scalars, diagonals)
+        return made
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""

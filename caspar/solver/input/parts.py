@@ -5,6 +5,7 @@ where they are; elsewhere they are put together before anything else looks at th
 parts is read part by part, as if each were a factor by itself. Cost tier: once for each solve.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from typing_extensions import assert_never
 
 from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names
@@ -29,6 +29,11 @@ from caspar.solver.input.problem import (
     joined_arrays,
     sources_by_instance,
 )
+
+if sys.version_info >= (3, 11):
+    from typing import assert_never
+else:
+    from typing_extensions import assert_never
 
 INDEX = 0
 """Scalars of a row of indices, which are numbers."""

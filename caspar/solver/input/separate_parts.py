@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.solver.input.problem import Problem
@@ -96,6 +94,9 @@ def _num_small_parts(
         may_end[inner(first, other)[is_apart]] = False
         if np.count_nonzero(may_end) < wanted:
             return None
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(first), dtype=np.int8), (first, other)), shape=(total, total))
     _, part = connected_components(graph, directed=False)
     number = len(np.unique(part[is_touched]))

@@ -75,6 +75,7 @@ class NormalEquations:
         self._look = DerivativeLook(plan)
         self.starts: Mapping[str, Any] = {}
         self._needs_damping = plan.linearization_needs_damping
+        self._num_loads = 0
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         launches = self._usual.launches
         self._in_one_call = self._usual if len(launches) > 0 else None
@@ -184,6 +185,7 @@ class NormalEquations:
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
+        self._num_loads += 1
         was_direct = self.is_direct
         self.solvers.begin()
         if self.is_direct != was_direct:
@@ -332,19 +334,31 @@ class NormalEquations:
         """Take steps in compiled code from values that were scored; None: the host takes each."""
         if self.solvers.current is not self._in_one_call or self.is_bounded:
             return None
-        if numbers[Number.LOOKS] and self.storage is not DType.FLOAT64:
-            return None  # compiled code looks at D of that type only
+        on_host = not self._backend.traits.launches_are_asynchronous
+        if not (on_host or self.plan.goes_ahead):
+            return None
+        if numbers[Number.LOOKS] and not (on_host and self.storage is DType.FLOAT64):
+            return None  # compiled code looks at D of that type only, and no kernel does
         if self._may_have_plain_steps and self._plain_steps is None:
+            # going ahead, candidates are linearised: each is the last step, which was plain
+            moves = () if on_host else (self._accept,)
             self._plain_steps = self._backend.plain_steps(
-                decision, (self._linearize, self._step), self._accept, *self._decided_by()
+                decision(self._backend.traits.target),
+                (self._linearize, *moves, self._step),
+                self._accept,
+                *self._decided_by(),
             )
             self._may_have_plain_steps = self._plain_steps is not None
-        if self._plain_steps is None:
-            return None
+        if self._plain_steps is None or not (on_host or self._num_loads > 1):
+            return None  # a graph takes longer to make than it saves in one solve
         self._scalars.write((numbers[Number.STEP_DAMPING], *self._held.controls))
         if self.solvers.looks_at_pivots(0.0):
             numbers[Number.LEAST_PIVOT] = LEAST_PIVOT
-        steps = PlainSteps(*self._plain_steps(numbers, max_steps))
+        found = self._plain_steps(numbers, max_steps)
+        if found is None:
+            self._plain_steps, self._may_have_plain_steps = None, False
+            return None
+        steps = PlainSteps(*found)
         is_stopped = steps.numbers[Number.STOP] != 0.0
         tried = steps.numbers[Number.STEP_DAMPING] if is_stopped else None
         self._held = self._held.took_plain_steps(tried)

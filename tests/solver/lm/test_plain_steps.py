@@ -10,11 +10,15 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar import loss
-from caspar.options import LinearSolverName
-from caspar.runtime.cpu.launch import MOST_STEPS
+from caspar.options import LinearSolverName, Precision
+from caspar.runtime.backend import MOST_STEPS
 from caspar.solver.lm.normal_equations import NormalEquations
 from caspar.solver.lm.plain.steps import PlainSteps
 from caspar.solver.result.result import SolveResult
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
 
 class Decay(sf.V3):
@@ -224,3 +228,18 @@ def test_steps_are_printed_and_have_times(capsys: pytest.CaptureFixture[str]) ->
     times = [record.time_s for record in result.iterations]
     assert times == sorted(times)
     assert 0.0 < times[0] <= times[-1] <= result.solve_time_s
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+def test_the_text_of_a_device_decides_as_the_host(precision: Precision, counts: list[int]) -> None:
+    """From the second solve of a structure on, going ahead."""
+    solver = caspar.Solver(
+        look, backend=HarnessBackend(), linear_solver="schur_dense", precision=precision
+    )
+    fixed = {"Pose3": [0]}
+    for seed in range(3):
+        check_same(solver, bundle(seed, 0.1), fixed=fixed)
+        assert (sum(counts) > 0) == (seed > 0)
+    result = check_same(solver, bundle(3, 1.0), fixed=fixed, max_iterations=4)
+    assert not result.status.is_success

@@ -124,7 +124,7 @@ class CudaSequence:
 
     def __init__(self, stream: Any, launches: Sequence[Enqueued]) -> None:
         self._stream = stream
-        self._launches = tuple(launches)
+        self.launches = tuple(launches)
         self._has_run = False
         self._once: Any = None
         self._several: Any = None
@@ -132,7 +132,7 @@ class CudaSequence:
         self._flags: NDArray[np.float64] | None = None
 
     def _enqueue(self) -> None:
-        for launch in self._launches:
+        for launch in self.launches:
             launch.run()
 
     @property
@@ -144,7 +144,7 @@ class CudaSequence:
 
     def bind_again(self, numbers: LateNumbers) -> None:
         """See `LateSequence`: graphs keep parameters, and are captured anew when they run."""
-        for launch in self._launches:
+        for launch in self.launches:
             assert isinstance(launch, CudaLaunch)
             launch.bind_again(numbers)
         self._once = self._several = None

@@ -42,12 +42,21 @@ _ONE_THREAD = ((1,), (1,))
 class GraphLoop:
     """A graph of launches that the device repeats until they set the flag, (1,) float64.
 
+    `sizes` are the numbers of runs between looks at the flag, ending with 1: launches of more than
+    one have to do nothing once it is set.
+
     Raises the exceptions of driver and compiler; `cuda.core` has no public class for them.
     """
 
     remarks: tuple[str, ...] = ()
 
-    def __init__(self, stream: Any, launches: Sequence[CudaLaunch], flag: Array) -> None:
+    def __init__(
+        self,
+        stream: Any,
+        launches: Sequence[CudaLaunch],
+        flag: Array,
+        sizes: Sequence[int] = (RUNS_AT_ONCE, 1),
+    ) -> None:
         kernels = load_functions(CONDITION_SOURCE, (BEGIN_KERNEL, CONDITION_KERNEL))
         self._begin, decide = (kernels[name].function for name in (BEGIN_KERNEL, CONDITION_KERNEL))
         self._left = cupy.empty(1, np.uint32)
@@ -64,11 +73,12 @@ class GraphLoop:
         # the first one follows the last one of the run before
         early = [begins_early(one, launches[number - 1]) for number, one in enumerate(launches)]
         try:
-            self._graph = _repeating_graph(launches, early, enqueue_decision)
+            self._graph = _repeating_graph(launches, early, enqueue_decision, sizes)
         except Exception as error:  # `cuda.core` has no public class for what a driver refuses
             if not any(early):
                 raise
-            self._graph = _repeating_graph(launches, [False] * len(early), enqueue_decision)
+            never = [False] * len(early)
+            self._graph = _repeating_graph(launches, never, enqueue_decision, sizes)
             problem = first_line(error)
             self.remarks = (f"Launches of PCG iterations do not overlap, as CUDA says: {problem}.",)
 
@@ -83,6 +93,7 @@ def _repeating_graph(
     launches: Sequence[CudaLaunch],
     early: Sequence[bool],
     enqueue_decision: Callable[[int, int], None],
+    sizes: Sequence[int],
 ) -> Any:
     """The executable graph; `early` are launches that begin before the one ahead has ended.
 
@@ -95,7 +106,7 @@ def _repeating_graph(
     device = Device(cupy.cuda.runtime.getDevice())
     device.set_current()  # the context that CuPy works in; `cuda.core` asks for the call
     with closing(device.create_graph_builder().begin_building()) as whole:
-        for num_runs in (RUNS_AT_ONCE, 1):
+        for num_runs in sizes:
             condition = whole.create_condition(default_value=0)
             decide = partial(enqueue_decision, int(condition.handle), num_runs)
             with cupy.cuda.Stream.from_external(whole.stream):

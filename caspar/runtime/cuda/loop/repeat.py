@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from caspar.errors import BackendError
 from caspar.memory.array import Array
 from caspar.runtime.backend import LaunchSequence, Loop, SequenceLoop
 from caspar.runtime.nvidia.probe import first_line, graph_loop_problem
@@ -23,13 +24,24 @@ def repeated_loop(
     One graph that repeats itself where library, driver and compiler allow it; else `sequence`, the
     same launches as graphs that the host launches again, with a remark that says why.
     """
+    try:
+        return graph_loop(stream, launches, flag)
+    except BackendError as error:
+        remark = f"The host polls PCG every few iterations, as it is not one CUDA graph: {error}."
+        return SequenceLoop(sequence(), flag, (remark,))
+
+
+def graph_loop(stream: Any, launches: Sequence[Any], flag: Array, **options: Any) -> Loop:
+    """One graph that repeats itself; `options` as of `GraphLoop`.
+
+    Raises a `BackendError` that says why library, driver or compiler make none.
+    """
     problem = graph_loop_problem()
-    if problem is None:
-        try:
-            loop: Loop = importlib.import_module(GRAPH_MODULE).GraphLoop(stream, launches, flag)
-        except Exception as error:  # `cuda.core` has no public class for what a driver refuses
-            problem = f"CUDA makes no such graph: {first_line(error)}"
-        else:
-            return loop
-    remark = f"The host polls PCG every few iterations, as it is not one CUDA graph: {problem}."
-    return SequenceLoop(sequence(), flag, (remark,))
+    if problem is not None:
+        raise BackendError(problem)
+    try:
+        module = importlib.import_module(GRAPH_MODULE)
+        loop: Loop = module.GraphLoop(stream, launches, flag, **options)
+    except Exception as error:  # `cuda.core` has no public class for what a driver refuses
+        raise BackendError(f"CUDA makes no such graph: {first_line(error)}") from error
+    return loop

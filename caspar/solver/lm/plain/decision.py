@@ -1,7 +1,7 @@
-"""The decision about a plain step as a kernel for the processor, made of the rules of `policy`.
+"""The decision about a plain step as a kernel, made of the rules of `policy`.
 
 Its text does the operations of `policy.decide` one by one, so that records have the same bits,
-whoever decides. Input: nothing. Output: text. Cost tier: once for a version of caspar, as the text
+whoever decides. Input: a target. Output: text. Cost tier: once for a version of caspar, as the text
 is cached.
 """
 
@@ -9,7 +9,10 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from caspar.codegen.cpu.ops import graph_lines
+from caspar.codegen.cpu.ops import LANGUAGE
+from caspar.codegen.cuda.header import HEADER
+from caspar.codegen.cuda.ops import EXACT_LANGUAGE
+from caspar.codegen.lines import graph_lines
 from caspar.equations.node_blocks import ABSENT
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.builder import GraphBuilder
@@ -21,16 +24,15 @@ from caspar.solver.lm.policy import NOT_ASKED
 from caspar.solver.lm.steps import PolicyState
 from caspar.solver.lm.traced_policy import GO_ON, rules
 
-_HEAD = """\
+_CPU = """\
 def decide(table, tile):
     numbers = as_float64(table[0])
     rows = as_float64(table[1])
     diagonals = as_int64(table[2])
     num_diagonals = table[3]
     found = array_float64({num_found})
-"""
-
-_TAIL = """\
+{scalars}
+{decided}
     numbers[{stop}] = 1.0
     if found[0] < 0.5:
         return
@@ -44,42 +46,74 @@ _TAIL = """\
                 continue
             return
     row = 3 * int(numbers[{count}])
-    rows[row] = {cost}[0]
+    rows[row] = cost_at[0]
     rows[row + 1] = numbers[{step_damping}]
     rows[row + 2] = found[1]
     for number in range({num_state}):
         numbers[{first_state} + number] = found[2 + number]
-    {damping}[0] = numbers[{step_damping}]
+    damping_at[0] = numbers[{step_damping}]
     numbers[{count}] = numbers[{count}] + 1.0
     numbers[{stop}] = 0.0
 """
 """D shows nothing if there is no damping, and nothing of it is absent. A row: cost, damping, gain
 ratio."""
 
+_CUDA = """\
+{header}
+extern "C" __global__ void decide(double* numbers, double* rows, {scalars}) {{
+  double found[{num_found}];
+{decided}
+  const bool is_plain = found[0] >= 0.5;
+  numbers[{stop}] = is_plain ? 0.0 : 1.0;
+  if (!is_plain) return;
+  double* row = rows + 3 * int(numbers[{count}]);
+  row[0] = cost_at[0];
+  row[1] = numbers[{step_damping}];
+  row[2] = found[1];
+  for (int number = 0; number < {num_state}; ++number) {{
+    numbers[{first_state} + number] = found[2 + number];
+  }}
+  damping_at[0] = numbers[{step_damping}];
+  numbers[{count}] += 1.0;
+}}
+"""
+"""One thread would look at D for long: the host takes the steps that have to."""
 
-def decision_text() -> str:
-    """The kernel. Its table: numbers, rows, addresses of entries of D, how many, and scalars."""
+
+def decision_text(target: str) -> str:
+    """The kernel of a target.
+
+    Its table: numbers, rows, on the processor addresses of entries of D and how many, and scalars.
+    """
     builder = GraphBuilder(DType.FLOAT64)
     numbers = [Scalar(builder, value) for value in builder.read("numbers", 0, len(Number))]
     scalars = {name: Scalar(builder, builder.read(name, 0, 1)[0]) for name in READ_SCALARS}
     found = _decided(numbers, scalars)
     builder.store("found", 0, [one.value for one in found])
-    head = _HEAD.format(num_found=len(found))
-    for place, name in enumerate(READ_SCALARS, start=4):
-        head += f"    {name}_at = as_float64(table[{place}])\n"
     arrays = {"numbers": "numbers[{}]", "found": "found[{}]"}
     arrays |= {name: f"{name}_at[{{}}]" for name in READ_SCALARS}
-    lines = graph_lines(builder.build(), arrays)
-    tail = _TAIL.format(
+    if target == "cpu":
+        text, language, indent = _CPU, LANGUAGE, "    "
+        places = [
+            f"    {name}_at = as_float64(table[{place}])"
+            for place, name in enumerate(READ_SCALARS, start=4)
+        ]
+        declared = "\n".join(places)
+    else:
+        text, language, indent = _CUDA, EXACT_LANGUAGE, "  "
+        declared = ", ".join(f"double* {name}_at" for name in READ_SCALARS)
+    lines = graph_lines(builder.build(), arrays, language)
+    return text.format(
         **{one.name.lower(): int(one) for one in (Number.STOP, Number.COUNT, Number.LOOKS)},
+        header=HEADER,
+        scalars=declared,
+        decided="\n".join(f"{indent}{line}" for line in lines),
+        num_found=len(found),
         step_damping=int(Number.STEP_DAMPING),
         absent=repr(ABSENT),
-        cost="cost_at",
-        damping="damping_at",
         num_state=len(STATE),
         first_state=int(STATE[0]),
     )
-    return head + "".join(f"    {line}\n" for line in lines) + tail
 
 
 def _decided(numbers: list[Scalar], scalars: dict[str, Scalar]) -> list[Scalar]:

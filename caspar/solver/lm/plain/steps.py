@@ -59,18 +59,18 @@ class PlainSteps(NamedTuple):
     rows: list[list[float]]
 
 
-def decision() -> PlainDecision:
-    """The kernel that decides, from the cache where it is known."""
+def decision(target: str) -> PlainDecision:
+    """The kernel of a target that decides, from the cache where it is known."""
 
     def generate() -> str:
         from caspar.solver.lm.plain.decision import decision_text
 
-        return decision_text()
+        return decision_text(target)
 
     def to_json(text: str) -> dict[str, Any]:
         return {"text": text}
 
-    text = cached(["plain steps"], generate, to_json, lambda data: str(data["text"]))
+    text = cached(["plain steps", target], generate, to_json, lambda data: str(data["text"]))
     return PlainDecision(text, len(Number), len(READ_SCALARS))
 
 

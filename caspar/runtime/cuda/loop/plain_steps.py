@@ -1,0 +1,80 @@
+"""Plain steps of Levenberg-Marquardt on CUDA: the decision is one more launch of a step.
+
+A graph repeats the launches until the decision sets a flag. The host writes numbers, launches the
+graph and reads numbers and records, once for a run of steps.
+
+Cost tier: making the graph, once for a plan; a run is in the inner loop.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cupy
+
+from caspar.errors import BackendError
+from caspar.memory.array import Array
+from caspar.runtime.backend import (
+    COUNT,
+    MOST_STEPS,
+    ROW,
+    STOP,
+    LaunchSequence,
+    Loop,
+    PlainDecision,
+)
+from caspar.runtime.cuda.compile.kernel import CudaKernel
+from caspar.runtime.cuda.launch.launch import CudaLaunch
+from caspar.runtime.cuda.launch.scalars import CudaScalars
+from caspar.runtime.cuda.loop.repeat import graph_loop
+from caspar.runtime.parameters import parameter_table
+
+
+class CudaPlainSteps:
+    """A decision behind the launches of a step, see `Backend.plain_steps`."""
+
+    def __init__(
+        self,
+        stream: Any,
+        kernel: Callable[[], CudaKernel],
+        decision: PlainDecision,
+        step: Sequence[CudaLaunch],
+        accept: LaunchSequence,
+    ) -> None:
+        self._stream, self._kernel = stream, kernel
+        self._step, self._accept = step, accept
+        self._num_numbers = decision.num_numbers
+        self._numbers = cupy.zeros(decision.num_numbers + ROW * MOST_STEPS)
+        self._on_host = CudaScalars(stream, self._numbers)
+        self._scalars: Sequence[Array] = ()
+        self._loop: Loop | None = None
+
+    def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
+        """See `PlainSteps`: the graph is made when it runs."""
+        self._scalars, self._loop = scalars, None
+        return True
+
+    def __call__(
+        self, numbers: Sequence[float], max_steps: int
+    ) -> tuple[list[float], list[list[float]]] | None:
+        """Take steps; None where CUDA makes no such graph."""
+        if self._loop is None:
+            try:
+                self._loop = self._made()
+            except BackendError:
+                return None
+        self._on_host.write(numbers)
+        self._loop.run(min(max_steps, MOST_STEPS))
+        self._on_host.fetch()
+        found = self._on_host.read()
+        if found[STOP] == 0.0:
+            self._accept.run()
+        first = self._num_numbers
+        places = range(first, first + ROW * int(found[COUNT]), ROW)
+        return found[:first], [found[place : place + ROW] for place in places]
+
+    def _made(self) -> Loop:
+        rows = self._numbers[self._num_numbers :]
+        values = (self._numbers, rows, *self._scalars)
+        decide = CudaLaunch(self._kernel(), parameter_table(values), 1, values)
+        flag = self._numbers[STOP : STOP + 1]
+        return graph_loop(self._stream, [*self._step, decide], flag, sizes=(1,))
