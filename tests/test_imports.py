@@ -206,7 +206,7 @@ THIRD_PARTY = {
     "sympy": "frontend curves",
     "threadpoolctl": "runtime",
     "torch": "torch",
-    "typing_extensions": "solver live",
+    "typing_extensions": "options solver",
 }
 
 HEAVY = (

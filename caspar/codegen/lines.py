@@ -19,8 +19,8 @@ class Language(NamedTuple):
     Attributes:
         ops: Right-hand side of each one-output op; `@one` stands for the literal 1.
         literal: A number of a type.
-        named: A new name, `{0}`, for a value, `{1}`.
-        stored: A value, `{1}`, at a place, `{0}`.
+        named: A line of a body with a new name, `{0}`, for a value, `{1}`.
+        stored: The same with a value, `{1}`, at a place, `{0}`.
     """
 
     ops: Mapping[Op, str]

@@ -1,6 +1,5 @@
 """`Problem`: nodes and factors that come and go, and values that follow."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from caspar.options import (
     Precision,
     SolveOptions,
     SolveOptionsDict,
+    Unpack,
     checked_count,
 )
 from caspar.runtime.select import select_backend
@@ -33,11 +33,6 @@ from caspar.solver.input.problem_reader import read_factor
 from caspar.solver.result.by_name import ByName, unknown_name
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
-
-if sys.version_info >= (3, 11):
-    from typing import Unpack
-else:
-    from typing_extensions import Unpack
 
 Table = TypeVar("Table", NodeTable, FactorTable)
 

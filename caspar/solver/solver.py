@@ -1,6 +1,5 @@
 """`Solver`: factors in, solved arrays out."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from caspar.options import (
     PrecisionName,
     SolveOptions,
     SolveOptionsDict,
+    Unpack,
     check_callback,
     check_gauge,
     check_verbose,
@@ -41,11 +41,6 @@ from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.result.solved_arrays import SolvedResults
 from caspar.solver.session import Session
 from caspar.solver.solving import evaluate, solve
-
-if sys.version_info >= (3, 11):
-    from typing import Unpack
-else:
-    from typing_extensions import Unpack
 
 if TYPE_CHECKING:
     from caspar.runtime.group.ranks import Ranks

@@ -70,4 +70,4 @@ def literal(number: float, dtype: DType) -> str:
     return f"{CAST[dtype]}({quoted})"
 
 
-LANGUAGE = Language(OP_TEXT, literal, "{0} = {1}", "{0} = {1}")
+LANGUAGE = Language(OP_TEXT, literal, "    {0} = {1}", "    {0} = {1}")

@@ -117,7 +117,7 @@ EXACT_LANGUAGE = Language(
         for op, text in (OP_TEXT[DType.FLOAT64] | _UNFUSED).items()
     },
     literal,
-    "const auto {0} = {1};",
-    "{0} = {1};",
+    "  const auto {0} = {1};",
+    "  {0} = {1};",
 )
 """Each operation in float64 by itself, with the bits that the host's have."""

@@ -7,12 +7,12 @@ is cached.
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from caspar.codegen.cpu.ops import LANGUAGE
 from caspar.codegen.cuda.header import HEADER
 from caspar.codegen.cuda.ops import EXACT_LANGUAGE
-from caspar.codegen.lines import graph_lines
+from caspar.codegen.lines import Language, graph_lines
 from caspar.equations.node_blocks import ABSENT
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.builder import GraphBuilder
@@ -80,6 +80,29 @@ extern "C" __global__ void decide(double* numbers, double* rows, {scalars}) {{
 """One thread would look at D for long: the host takes the steps that have to."""
 
 
+class _Target(NamedTuple):
+    """How a target's kernel is written: its text, and how that declares the scalars."""
+
+    text: str
+    language: Language
+    scalars: str
+
+
+_TARGETS = {
+    "cpu": _Target(
+        _CPU,
+        LANGUAGE,
+        "\n".join(
+            f"    {name}_at = as_float64(table[{place}])"
+            for place, name in enumerate(READ_SCALARS, start=4)
+        ),
+    ),
+    "cuda": _Target(
+        _CUDA, EXACT_LANGUAGE, ", ".join(f"double* {name}_at" for name in READ_SCALARS)
+    ),
+}
+
+
 def decision_text(target: str) -> str:
     """The kernel of a target.
 
@@ -92,22 +115,13 @@ def decision_text(target: str) -> str:
     builder.store("found", 0, [one.value for one in found])
     arrays = {"numbers": "numbers[{}]", "found": "found[{}]"}
     arrays |= {name: f"{name}_at[{{}}]" for name in READ_SCALARS}
-    if target == "cpu":
-        text, language, indent = _CPU, LANGUAGE, "    "
-        places = [
-            f"    {name}_at = as_float64(table[{place}])"
-            for place, name in enumerate(READ_SCALARS, start=4)
-        ]
-        declared = "\n".join(places)
-    else:
-        text, language, indent = _CUDA, EXACT_LANGUAGE, "  "
-        declared = ", ".join(f"double* {name}_at" for name in READ_SCALARS)
+    text, language, declared = _TARGETS[target]
     lines = graph_lines(builder.build(), arrays, language)
     return text.format(
         **{one.name.lower(): int(one) for one in (Number.STOP, Number.COUNT, Number.LOOKS)},
         header=HEADER,
         scalars=declared,
-        decided="\n".join(f"{indent}{line}" for line in lines),
+        decided="\n".join(lines),
         num_found=len(found),
         step_damping=int(Number.STEP_DAMPING),
         absent=repr(ABSENT),
