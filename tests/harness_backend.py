@@ -32,7 +32,7 @@ from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE
-from caspar.runtime.parameters import bound_blocks, parameter_sources
+from caspar.runtime.parameters import bound_blocks, entry_addresses, parameter_sources
 from tests.harness import CudaModule, compile_cuda, compile_together
 from tests.harness.schedule import FORWARD, Schedule
 
@@ -137,11 +137,20 @@ class HarnessPlainSteps:
         step: Sequence[LaunchSequence],
         accept: LaunchSequence,
         scalars: Sequence[Array],
+        diagonals: Sequence[Array],
     ) -> None:
         self._module = compile_cuda(decision.text)
         self._step, self._accept = step, accept
         self._numbers, self._rows = np.zeros(decision.num_numbers), np.zeros((MOST_STEPS, ROW))
-        self._arguments = (self._numbers, self._rows, *scalars)
+        memory = scalars[0]
+        while isinstance(memory.base, np.ndarray):
+            memory = memory.base
+        memory = memory.view(np.float64)
+        places = (entry_addresses(diagonals) - memory.ctypes.data) // 8
+        self._arguments: tuple[Any, ...] = (
+            *(self._numbers, self._rows, memory, places, np.uint32(len(places))),
+            *scalars,
+        )
 
     def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
         """Launches are not bound again here."""
@@ -155,7 +164,7 @@ class HarnessPlainSteps:
         for _ in range(min(max_steps, MOST_STEPS)):
             for part in self._step:
                 part.run()
-            self._module.launch("decide", 1, 1, self._arguments)
+            self._module.launch("decide", 1, BLOCK_SIZE, self._arguments)
             if self._numbers[STOP] != 0.0:
                 break
         else:
@@ -295,7 +304,7 @@ class HarnessBackend(CpuBackend):
         diagonals: Sequence[Array],
     ) -> "HarnessPlainSteps":
         """Take them by the kernel that decides on a device."""
-        return HarnessPlainSteps(decision, step, accept, scalars)
+        return HarnessPlainSteps(decision, step, accept, scalars, diagonals)
 
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None

@@ -89,8 +89,7 @@ class PlainDecision(NamedTuple):
     """The kernel that decides about plain steps.
 
     It gets numbers, of which the first one tells whether it takes no step and the second one counts
-    steps; a row of each step; on the processor addresses of entries of D and how many there are;
-    and scalars.
+    steps; a row of each step; where the entries of D are and how many; and scalars.
     """
 
     text: str
@@ -442,8 +441,7 @@ class Factorizations(Protocol):
         `decision` is the kernel that decides; `step` leads from scored values to a scored
         candidate, and `accept` makes it the current values. Where launches are asynchronous `step`
         itself accepts the candidate that it finds, which at first is the current values. The
-        decision reads the solver's scalars, (1,) each, and on the processor the entries of D,
-        (n, lanes) each.
+        decision reads the solver's scalars, (1,) each, and the entries of D, (n, lanes) each.
         """
 
     def dense_factorization(self, size: int, outcome: Array | None = None) -> DenseFactorization:

@@ -106,6 +106,16 @@ def parameter_table(sources: Sequence[int | Array | Late]) -> NDArray[np.int64]:
     return np.array(numbers, dtype=np.int64)
 
 
+def entry_addresses(arrays: Sequence[Array]) -> NDArray[np.int64]:
+    """The addresses of all entries of arrays, (n, lanes) each."""
+    found = [np.zeros(0, np.int64)]
+    for array in arrays:
+        rows, lanes = (np.arange(number) for number in array.shape)
+        places = address(array) + rows[:, None] * array.strides[0] + lanes * array.strides[1]
+        found.append(places.reshape(-1))
+    return np.concatenate(found)
+
+
 def _number(value: int | Array) -> int:
     return value if isinstance(value, int) else address(value)
 

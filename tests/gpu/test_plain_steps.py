@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import caspar
@@ -36,12 +35,12 @@ def test_curves(counts: list[int]) -> None:
 def test_another_structure_takes_its_place(counts: list[int]) -> None:
     """The launches are bound again, and the graph is made anew."""
     solver = caspar.Solver(look, backend="cuda", linear_solver="schur_dense", deterministic=True)
-    for number in (100, 120, 90):
+    for number in (119, 120, 118):
         for seed in range(2):
             arrays: dict[str, Any] = bundle(seed, 0.1)
-            arrays["look"] = {name: rows[:number] for name, rows in arrays["look"].items()}
+            arrays["look"] = {name: rows[-number:] for name, rows in arrays["look"].items()}
             counts.clear()
-            check_same(solver, arrays, fixed={"Pose3": [0], "Matrix31": np.arange(0, 30, 7)})
+            check_same(solver, arrays, fixed={"Pose3": [0]})
             assert (sum(counts) > 0) == (seed > 0)
 
 

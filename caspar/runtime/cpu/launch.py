@@ -23,7 +23,7 @@ from caspar.memory.array import Array, address
 from caspar.runtime.backend import COUNT, MOST_STEPS, ROW, STOP, LateNumbers, PlainDecision
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import run_launches
-from caspar.runtime.parameters import BoundLaunch
+from caspar.runtime.parameters import BoundLaunch, entry_addresses
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class CpuPlainSteps:
         """See `PlainSteps`."""
         if sum(launch.num_blocks for launch in self._step) > MOST_TILES:
             return False
-        places = np.concatenate([np.zeros(0, dtype=np.int64), *map(_addresses, diagonals)])
+        places = entry_addresses(diagonals)
         arrays = (self._numbers, self._rows, places)
         self._decision.table[:] = [*map(address, arrays), len(places), *map(address, scalars)]
         self._kept = (places, *scalars, *diagonals)
@@ -168,9 +168,3 @@ class CpuPlainSteps:
         if found[STOP] == 0.0:
             self._accept.run()
         return found, self._rows[: int(found[COUNT])].tolist()
-
-
-def _addresses(chunk: Array) -> Array:
-    rows, lanes = (np.arange(number) for number in chunk.shape)
-    places = address(chunk) + rows[:, None] * chunk.strides[0] + lanes * chunk.strides[1]
-    return places.reshape(-1)

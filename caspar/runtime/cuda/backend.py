@@ -113,8 +113,8 @@ class CudaBackend(CudaIndexing):
         diagonals: Sequence[Array],
     ) -> CudaPlainSteps:
         """A graph that the device repeats; its kernel is compiled meanwhile."""
-        source = KernelSource("decide", decision.text, (), (1,))
-        kernel = self._compilation.begin(source, 1, is_settled=True)
+        source = KernelSource("decide", decision.text, (), (BLOCK_SIZE,))
+        kernel = self._compilation.begin(source, BLOCK_SIZE, is_settled=True)
         launches = [
             one
             for part in step

@@ -337,8 +337,8 @@ class NormalEquations:
         on_host = not self._backend.traits.launches_are_asynchronous
         if not (on_host or self.plan.goes_ahead):
             return None
-        if numbers[Number.LOOKS] and not (on_host and self.storage is DType.FLOAT64):
-            return None  # compiled code looks at D of that type only, and no kernel does
+        if numbers[Number.LOOKS] and self.storage is not DType.FLOAT64:
+            return None  # compiled code looks at D of that type only
         if self._may_have_plain_steps and self._plain_steps is None:
             # going ahead, candidates are linearised: each is the last step, which was plain
             moves = () if on_host else (self._accept,)
@@ -369,7 +369,9 @@ class NormalEquations:
         self._plain_steps, self._may_have_plain_steps = None, True
 
     def _decided_by(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        return [self.plan.scalar(name) for name in READ_SCALARS], self._look.diagonals()
+        looks = self.storage is DType.FLOAT64
+        diagonals = self._look.diagonals() if looks else []
+        return [self.plan.scalar(name) for name in READ_SCALARS], diagonals
 
     def _enqueue_step(self, goal: LinearGoal, *, probes: bool) -> None:
         if self._held.was_tried(goal.damping):

@@ -243,3 +243,17 @@ def test_the_text_of_a_device_decides_as_the_host(precision: Precision, counts: 
         assert (sum(counts) > 0) == (seed > 0)
     result = check_same(solver, bundle(3, 1.0), fixed=fixed, max_iterations=4)
     assert not result.status.is_success
+
+
+@needs_compiler
+def test_the_text_of_a_device_looks_at_derivatives(counts: list[int]) -> None:
+    """Steps without damping, where an entry of D may be absent."""
+    solver = caspar.Solver(decay, backend=HarnessBackend(), precision="float64")
+    for seed in range(4):
+        check_same(solver, decays(seed, 10.0**-seed, 0.1))
+    assert sum(counts) > 4
+    counts.clear()
+    nowhere = decays(0, 0.1, 0.1)
+    nowhere["Decay"][:, 0] = 0.0  # the rate has no derivative
+    check_same(solver, nowhere)
+    assert counts[0] == 0

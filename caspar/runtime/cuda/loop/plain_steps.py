@@ -26,7 +26,10 @@ from caspar.runtime.cuda.compile.kernel import CudaKernel
 from caspar.runtime.cuda.launch.launch import CudaLaunch
 from caspar.runtime.cuda.launch.scalars import CudaScalars
 from caspar.runtime.cuda.loop.repeat import graph_loop
-from caspar.runtime.parameters import parameter_table
+from caspar.runtime.parameters import entry_addresses, parameter_table
+
+_ALL_MEMORY, _BYTES = 0, 8
+"""The array of which entries of D have places: float64 numbers from address 0 on."""
 
 
 class CudaPlainSteps:
@@ -45,12 +48,14 @@ class CudaPlainSteps:
         self._num_numbers = decision.num_numbers
         self._numbers = cupy.zeros(decision.num_numbers + ROW * MOST_STEPS)
         self._on_host = CudaScalars(stream, self._numbers)
-        self._scalars: Sequence[Array] = ()
+        self._decided_by: tuple[Array, ...] = ()
         self._loop: Loop | None = None
 
     def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
         """See `PlainSteps`: the graph is made when it runs."""
-        self._scalars, self._loop = scalars, None
+        places = cupy.asarray(entry_addresses(diagonals) // _BYTES)
+        self._decided_by, self._loop = (places, *scalars), None
+        self._kept = tuple(diagonals)
         return True
 
     def __call__(
@@ -74,7 +79,8 @@ class CudaPlainSteps:
 
     def _made(self) -> Loop:
         rows = self._numbers[self._num_numbers :]
-        values = (self._numbers, rows, *self._scalars)
+        places, *scalars = self._decided_by
+        values = (self._numbers, rows, _ALL_MEMORY, places, int(places.size), *scalars)
         decide = CudaLaunch(self._kernel(), parameter_table(values), 1, values)
         flag = self._numbers[STOP : STOP + 1]
         return graph_loop(self._stream, [*self._step, decide], flag, sizes=(1,))

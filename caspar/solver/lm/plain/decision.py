@@ -24,6 +24,9 @@ from caspar.solver.lm.policy import NOT_ASKED
 from caspar.solver.lm.steps import PolicyState
 from caspar.solver.lm.traced_policy import GO_ON, rules
 
+# D shows nothing if there is no damping, and nothing of it is absent. A row: cost, damping, gain
+# ratio.
+
 _CPU = """\
 def decide(table, tile):
     numbers = as_float64(table[0])
@@ -55,15 +58,24 @@ def decide(table, tile):
     numbers[{count}] = numbers[{count}] + 1.0
     numbers[{stop}] = 0.0
 """
-"""D shows nothing if there is no damping, and nothing of it is absent. A row: cost, damping, gain
-ratio."""
 
 _CUDA = """\
 {header}
-extern "C" __global__ void decide(double* numbers, double* rows, {scalars}) {{
+extern "C" __global__ void decide(double* numbers, double* rows, const double* memory,
+                                  const long long* diagonals, u32 num_diagonals, {scalars}) {{
+  bool shows = false;
+  if (numbers[{looks}] > 0.5) {{
+    shows = numbers[{step_damping}] > 0.0;
+    for (u32 number = threadIdx.x; number < num_diagonals; number += blockDim.x) {{
+      const double diagonal = memory[diagonals[number]];
+      shows |= !(diagonal > 0.0 && isfinite(diagonal) && diagonal != {absent});
+    }}
+  }}
+  shows = __syncthreads_or(shows);
+  if (threadIdx.x != 0) return;
   double found[{num_found}];
 {decided}
-  const bool is_plain = found[0] >= 0.5;
+  const bool is_plain = found[0] >= 0.5 && !shows;
   numbers[{stop}] = is_plain ? 0.0 : 1.0;
   if (!is_plain) return;
   double* row = rows + 3 * int(numbers[{count}]);
@@ -77,7 +89,6 @@ extern "C" __global__ void decide(double* numbers, double* rows, {scalars}) {{
   numbers[{count}] += 1.0;
 }}
 """
-"""One thread would look at D for long: the host takes the steps that have to."""
 
 
 class _Target(NamedTuple):
@@ -106,7 +117,8 @@ _TARGETS = {
 def decision_text(target: str) -> str:
     """The kernel of a target.
 
-    Its table: numbers, rows, on the processor addresses of entries of D and how many, and scalars.
+    Its parameters: numbers, rows, entries of D and how many, and scalars. Entries are addresses, or
+    on CUDA places in an array.
     """
     builder = GraphBuilder(DType.FLOAT64)
     numbers = [Scalar(builder, value) for value in builder.read("numbers", 0, len(Number))]
