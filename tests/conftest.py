@@ -6,6 +6,7 @@ import os
 # pytest-xdist a small problem of least squares takes a hundred times as long as on one thread.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure the tests; compile nothing that an earlier run has compiled."""
+    gc.disable()
     config.pluginmanager.register(Budget(fails=config.getoption("budget")))
     if config.getoption("markexpr") == "gpu":
         spread_workers()
@@ -57,6 +59,13 @@ def pytest_configure(config: pytest.Config) -> None:
     no_constants = getattr(providers, "_local_constants", None)
     patch.setattr(providers, "_get_local_constants", lambda: no_constants, raising=False)
     config.add_cleanup(patch.undo)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave alone what lives until the end; it takes a tenth of a run."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def golden_path(node: pytest.Item, suffix: str) -> Path:

@@ -259,10 +259,10 @@ def points(dtype: DType) -> Array:
     near += [0.0, 1e-18, 1e-8, 1e-4, 1e-2, 10.0, 30.0, 89.0, 710.0, 1e4, 1e8, 1e18]
     single = np.array([*near, *(-number for number in near if number != 0.0)], kind)
     rng = np.random.default_rng(0)
-    parts = [np.stack([single, rng.permutation(single)], axis=1) for _ in range(2)]
+    parts = [np.stack([single, rng.permutation(single)], axis=1)]
     parts.append(np.stack([single, single], axis=1))
-    parts.append(rng.uniform(-1.0, 1.0, (40, 2)))
-    parts.append(rng.normal(size=(40, 2)) * 10.0 ** rng.uniform(-3.0, 2.0, (40, 1)))
+    parts.append(rng.uniform(-1.0, 1.0, (10, 2)))
+    parts.append(rng.normal(size=(10, 2)) * 10.0 ** rng.uniform(-3.0, 2.0, (10, 1)))
     return np.concatenate(parts).astype(kind)
 
 

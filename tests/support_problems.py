@@ -6,13 +6,15 @@ constants. `robust` is the first one with a loss and weights, and priors on came
 weights alone, one of a single row with another loss.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any
 
 import numpy as np
+import pytest
 import symforce.symbolic as sf
 from numpy.typing import NDArray
 
@@ -187,10 +189,37 @@ def robust() -> Problem:
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
-    "bundle_adjustment": bundle_adjustment,
-    "pose_graph": pose_graph,
     "robust": robust,
+    "pose_graph": pose_graph,
+    "bundle_adjustment": bundle_adjustment,
 }
+
+MOST_UNLIKE = (
+    ("robust", Way.FULL),
+    ("pose_graph", Way.CPU),
+    ("robust", Way.CUDA),
+    ("pose_graph", Way.CUDA),
+    ("pose_graph", Way.GATHERED),
+)
+"""Problems and ways of which each has accessors, kinds of kernels or node types that the others
+have not."""
+
+
+def most_unlike(*axes: Iterable[Any]) -> list[Any]:
+    """Rows of a problem, a way and values of further axes.
+
+    The default run takes those of `MOST_UNLIKE`, with values of each axis in turn;
+    `-m reliability` takes the others.
+    """
+    values = [list(axis) for axis in axes]
+    usual = [
+        (*one, *(axis[number % len(axis)] for axis in values))
+        for number, one in enumerate(MOST_UNLIKE)
+    ]
+    return [
+        pytest.param(*row, marks=() if row in usual else pytest.mark.reliability)
+        for row in itertools.product(PROBLEMS, Way, *values)
+    ]
 
 
 @cache

@@ -20,6 +20,7 @@ import caspar.colmap.files.folder
 import caspar.io.replace
 from caspar.colmap import Model, ModelFormat, Points, read_model, write_model
 from caspar.errors import FileFormatError, InputError, OptionError
+from tests.covering import covering
 from tests.colmap.models import ROOT, SYNTHETIC, equal_arrays, packed, synthetic, tiny
 from tests.io.interrupted_steps import FailingCalls, InterruptAt, contents
 
@@ -103,7 +104,6 @@ def other_than_tiny() -> Model:
 @pytest.mark.filterwarnings(
     "ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-@pytest.mark.parametrize("exists", [True, False])
 class TestAllFilesOrNone:
     """Whatever fails and whenever, the folder is the old one or the new one, and said to be."""
 
@@ -127,6 +127,9 @@ class TestAllFilesOrNone:
             folder.rmdir()
         return folder
 
+    @pytest.mark.parametrize(
+        "exists", [True, pytest.param(False, marks=pytest.mark.reliability)]
+    )
     def test_interrupts_between_any_two_steps(self, tmp_path: Path) -> None:
         modules = (caspar.io.replace, caspar.colmap.files.folder, contextlib)
         files = {str(module.__file__) for module in modules}
@@ -147,10 +150,11 @@ class TestAllFilesOrNone:
         assert ends.count("all files are written") > 10
         gc.collect()  # files that an interrupt left open, while warnings of them are ignored
 
-    @pytest.mark.parametrize("is_lasting", [True, False], ids=["lasting", "once"])
-    @pytest.mark.parametrize("is_done", [True, False], ids=["after", "before"])
-    @pytest.mark.parametrize(
-        "error", [KeyboardInterrupt, OSError, MemoryError], ids=lambda error: error.__name__
+    @covering(
+        error=[KeyboardInterrupt, OSError, MemoryError],
+        is_done=[True, False],
+        is_lasting=[True, False],
+        exists=[True, False],
     )
     def test_calls_that_fail(
         self,
@@ -188,6 +192,7 @@ class TestAllFilesOrNone:
         assert num_failed > 30
         gc.collect()  # see above
 
+    @pytest.mark.parametrize("exists", [True, False])
     def test_a_file_system_without_hard_links(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

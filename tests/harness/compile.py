@@ -9,6 +9,7 @@ kept in a cache folder under a name that hashes all that went in, and are put th
 import functools
 import hashlib
 import os
+import pickle
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 import platformdirs
 
 from tests.budget import shared_work
+from tests.harness import source as source_module
 from tests.harness.errors import HarnessError
 from tests.harness.module import CudaModule
 from tests.harness.source import KernelSignature, find_kernels, translation_unit
@@ -120,9 +122,23 @@ def _library(
 ) -> tuple[Path, tuple[KernelSignature, ...]]:
     """Where a module is or will be, and its kernels."""
     folder.mkdir(parents=True, exist_ok=True)
-    kernels = find_kernels(_preprocess(source, [architecture, *more]))
+    kernels = _kernels(source, (architecture, *more), folder)
     parts = [translation_unit([source], kernels), *_flags(architecture, more)]
     return folder / f"module-{_digest(parts)}.so", kernels
+
+
+def _kernels(source: str, flags: Sequence[str], folder: Path) -> tuple[KernelSignature, ...]:
+    """The kernels of a text, kept: to ask the preprocessor takes as long as a launch or two."""
+    kept = folder / f"kernels-{_digest([source, *flags])}"
+    if kept.exists():
+        found: tuple[KernelSignature, ...] = pickle.loads(kept.read_bytes())
+        return found
+    kernels = find_kernels(_preprocess(source, flags))
+    handle, temporary = tempfile.mkstemp(dir=folder)
+    with os.fdopen(handle, "wb") as file:
+        pickle.dump(kernels, file)
+    Path(temporary).replace(kept)
+    return kernels
 
 
 def _flags(architecture: str, more: Sequence[str]) -> list[str]:
@@ -204,7 +220,7 @@ def _run_compiler(arguments: Sequence[str], stdin: str | None = None) -> str:
 
 
 def _digest(texts: Iterable[str]) -> str:
-    """Hash the texts with the compiler's version and every file of native/."""
+    """Hash the texts with the compiler's version and what else decides about a module."""
     digest = hashlib.sha256(_environment())
     for text in texts:
         digest.update(text.encode())
@@ -215,7 +231,7 @@ def _digest(texts: Iterable[str]) -> str:
 @functools.cache
 def _environment() -> bytes:
     digest = hashlib.sha256(_run_compiler(["--version"]).encode())
-    for file in sorted(_NATIVE.iterdir()):
+    for file in (Path(source_module.__file__), *sorted(_NATIVE.iterdir())):
         digest.update(file.name.encode())
         digest.update(file.read_bytes())
     return digest.digest()

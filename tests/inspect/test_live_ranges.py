@@ -8,7 +8,7 @@ from caspar.ir.text import parse_program
 from caspar.options import Precision
 from tests.inspect.cases import scheduled
 from tests.ir.random_graphs import random_graph
-from tests.support_problems import PROBLEMS, Way, distinct_specs
+from tests.support_problems import Way, distinct_specs, most_unlike
 
 PROGRAM = """\
 program float32 registers=3 predicates=1
@@ -45,8 +45,7 @@ def test_the_peak_is_the_predicted_one(seed: int) -> None:
     assert max(pressure(program)) == program.num_registers
 
 
-@pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(("problem", "way"), most_unlike())
 def test_the_peak_of_solver_kernels_is_the_predicted_one(problem: str, way: Way) -> None:
     for spec in distinct_specs(Precision.MIXED)[problem, way]:
         program = scheduled(spec.graph).program

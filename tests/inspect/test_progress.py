@@ -13,7 +13,7 @@ from caspar.ir.ops import OP_INFO, Op
 from caspar.options import Precision
 from tests.inspect.cases import fused_products, paper_figure, scheduled
 from tests.ir.random_graphs import random_graph
-from tests.support_problems import PROBLEMS, Way, distinct_specs
+from tests.support_problems import Way, distinct_specs, most_unlike
 
 
 def calls_of(graph: Graph, op: Op) -> list[int]:
@@ -85,8 +85,7 @@ def test_every_contribution_is_found_in_random_graphs(seed: int, target: str) ->
     check_all_found(random_graph(seed, 60, DType.FLOAT32), target)
 
 
-@pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(("problem", "way"), most_unlike())
 def test_every_contribution_is_found_in_solver_kernels(problem: str, way: Way) -> None:
     for spec in distinct_specs(Precision.MIXED)[problem, way]:
         check_all_found(spec.graph, "cuda")

@@ -4,6 +4,7 @@ import bz2
 import dataclasses
 import errno
 import io
+import itertools
 import os
 import stat
 import subprocess
@@ -35,6 +36,7 @@ from caspar.sfm import (
     write_opensfm,
     write_tracks,
 )
+from tests.covering import alternating
 from tests.examples import make_bal_problem, make_result
 
 ROOT = Path(__file__).parents[2]
@@ -95,20 +97,19 @@ def interrupt_writes(
     return InterruptedFile
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("exists", [True, False])
+FAILURES = (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), MemoryError())
+
+
 @pytest.mark.parametrize(
-    "error",
-    [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), MemoryError()],
-    ids=lambda error: type(error).__name__,
+    ("name", "failure"), alternating(WRITERS, itertools.product(FAILURES, [True, False]))
 )
 def test_a_failure_at_every_write_leaves_the_old_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    exists: bool,
-    error: BaseException,
+    failure: tuple[BaseException, bool],
 ) -> None:
+    error, exists = failure
     path = tmp_path / name
     failures = 0
     step = 1

@@ -18,9 +18,9 @@ from tests.ir.random_graphs import random_case
 from tests.passes.checking import all_schedules
 from tests.passes.kernels import KERNELS
 
-NUM_GRAPHS = 50
-NUM_SCHEDULED = 15
-NUM_COMPILED = 10
+NUM_GRAPHS = 24
+NUM_SCHEDULED = 6
+NUM_COMPILED = 4
 
 
 def kernel_of(case: GraphCase) -> KernelSpec:

@@ -5,6 +5,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,9 +13,9 @@ from benchmarks.regression.caspar_fit import CasparFit, Form
 from benchmarks.regression.runs import Suite, all_problems, scaled_start
 
 
-def main(names: list[str]) -> None:
-    """Print one JSON object: by problem, form and start, [status, iterations, cost]."""
-    ends = {}
+def ends(names: Sequence[str]) -> dict[str, tuple[str, int, float]]:
+    """By problem, form and start: status, iterations, cost."""
+    found = {}
     for collection, problems in all_problems().items():
         for problem in problems:
             if len(names) > 0 and problem.name not in names:
@@ -27,8 +28,9 @@ def main(names: list[str]) -> None:
                 for label, start in starts.items():
                     result = fit.result(start, {})
                     name = f"{problem.name}, {form.value}, {label}"
-                    ends[name] = [result.status.name, len(result.iterations), result.final_cost]
-    print(json.dumps(ends))
+                    found[name] = (result.status.name, len(result.iterations), result.final_cost)
+    return found
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    print(json.dumps(ends(sys.argv[1:])))

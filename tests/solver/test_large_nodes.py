@@ -1,6 +1,8 @@
 """Nodes of many degrees of freedom: blocks in parts, and refusals of what compiles for minutes."""
 
 import time
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import SizeError, UnsuitedError
+from caspar.frontend.factors import block_parts
 from caspar.frontend.size_refusal import size_refusal
 from caspar.options import LinearSolverName
 from caspar.tracing import traced_factor
@@ -21,18 +24,15 @@ from tests.harness_backend import HarnessBackend
 Shared, Sequential = caspar.TunableShared, caspar.ConstSequential
 
 DIM = 27
+FEW = 7
+"""The same parts of a node of less code, where blocks of `FEWER` scalars are the largest whole."""
+FEWER = 6
 
 
 class Shape(sf.Matrix):
     """A node with its blocks in parts."""
 
     SHAPE = (DIM, 1)
-
-
-class Basis(sf.Matrix):
-    """What each coefficient of a shape adds."""
-
-    SHAPE = (2, DIM)
 
 
 class Large(sf.Matrix):
@@ -47,19 +47,26 @@ class ManyRows(sf.Matrix):
     SHAPE = (1000, 1)
 
 
-@caspar.factor
-def bent(
-    shape: Annotated[Shape, Shared],
-    place: Annotated[sf.V2, Shared],
-    basis: Annotated[Basis, Sequential],
-    seen: Annotated[sf.V2, Sequential],
-) -> sf.V2:
-    return sf.V2((basis * shape + place - seen).to_flat_list())
+@cache
+def factors_of(dim: int) -> tuple[caspar.Factor, caspar.Factor]:
+    """What is seen of shapes of so many scalars, and that they are smooth."""
+    node = Shape if dim == DIM else sf.matrix_type_from_shape((dim, 1))
+    matrix = sf.matrix_type_from_shape((2, dim))
 
+    def bent(shape: Any, place: Any, basis: Any, seen: Any) -> sf.V2:
+        return sf.V2((basis * shape + place - seen).to_flat_list())
 
-@caspar.factor
-def smooth(shape: Annotated[Shape, Shared], weight: Annotated[sf.V1, Sequential]) -> Shape:
-    return Shape([weight[0] * entry for entry in shape.to_flat_list()])
+    def smooth(shape: Any, weight: Annotated[sf.V1, Sequential]) -> Any:
+        return node([weight[0] * entry for entry in shape.to_flat_list()])
+
+    bent.__annotations__ |= {
+        "shape": Annotated[node, Shared],
+        "place": Annotated[sf.V2, Shared],
+        "basis": Annotated[matrix, Sequential],
+        "seen": Annotated[sf.V2, Sequential],
+    }
+    smooth.__annotations__ |= {"shape": Annotated[node, Shared], "return": node}
+    return caspar.factor(bent), caspar.factor(smooth)
 
 
 @caspar.factor
@@ -82,52 +89,74 @@ def link(first: Annotated[Shape, Shared], second: Annotated[Shape, Shared]) -> s
     return sf.V2(first[0] - second[0], first[1] - second[26])
 
 
-def problem(num_shapes: int = 2, num_places: int = 4) -> tuple[dict[str, Any], NDArray[Any]]:
+def problem(dim: int = DIM) -> tuple[dict[str, Any], NDArray[Any]]:
     """Arrays, and the shapes of least squares by NumPy: the problem is linear."""
     rng = np.random.default_rng(0)
+    num_shapes, num_places = 2, 4
     count = 40 * num_shapes
     shape, place = np.arange(count) % num_shapes, np.arange(count) // num_shapes % num_places
-    basis, seen = rng.normal(size=(count, 2, DIM)), rng.normal(size=(count, 2))
-    unknowns = num_shapes * DIM + num_places * 2
+    basis, seen = rng.normal(size=(count, 2, dim)), rng.normal(size=(count, 2))
+    unknowns = num_shapes * dim + num_places * 2
     matrix = np.zeros((count, 2, unknowns))
     for number in range(count):
-        first = shape[number] * DIM
-        matrix[number, :, first : first + DIM] = basis[number]
-        first = num_shapes * DIM + 2 * place[number]
+        first = shape[number] * dim
+        matrix[number, :, first : first + dim] = basis[number]
+        first = num_shapes * dim + 2 * place[number]
         matrix[number, :, first : first + 2] = np.eye(2)
-    pull = 0.3 * np.eye(num_shapes * DIM, unknowns)
+    pull = 0.3 * np.eye(num_shapes * dim, unknowns)
     rows = np.concatenate([matrix.reshape(-1, unknowns), pull])
     right = np.concatenate([seen.reshape(-1), np.zeros(len(pull))])
     solved = np.linalg.lstsq(rows, right, rcond=None)[0]
     arrays = {
-        Shape.__name__: np.zeros((num_shapes, DIM)),
+        name_of(dim): np.zeros((num_shapes, dim)),
         "Matrix21": np.zeros((num_places, 2)),
         "bent": {"shape": shape, "place": place, "basis": basis, "seen": seen},
         "smooth": {"shape": np.arange(num_shapes), "weight": np.full((num_shapes, 1), 0.3)},
     }
-    return arrays, solved[: num_shapes * DIM].reshape(num_shapes, DIM)
+    return arrays, solved[: num_shapes * dim].reshape(num_shapes, dim)
 
 
-@pytest.mark.parametrize("linear_solver", ["pcg", "schur_pcg", "schur_dense", "sparse"])
-def test_solutions_are_those_of_numpy(linear_solver: LinearSolverName) -> None:
-    arrays, expected = problem()
+def name_of(dim: int) -> str:
+    """What a shape is called."""
+    return Shape.__name__ if dim == DIM else f"Matrix{dim}_1"
+
+
+@pytest.fixture
+def cut(dim: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Small shapes are in parts as the others are."""
+    if dim == FEW:
+        monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
+        monkeypatch.setattr(block_parts, "MAX_WHOLE_BLOCK", FEWER)
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize(
+    ("linear_solver", "dim"),
+    alternating(["schur_dense", "pcg", "sparse", "schur_pcg"], [FEW, DIM]),
+)
+def test_solutions_are_those_of_numpy(linear_solver: LinearSolverName, dim: int) -> None:
+    arrays, expected = problem(dim)
     solver = caspar.Solver(
-        [bent, smooth], backend="cpu", precision="float64", linear_solver=linear_solver
+        factors_of(dim), backend="cpu", precision="float64", linear_solver=linear_solver
     )
     result = solver.solve(arrays, linear_tolerance=1e-10, max_linear_iterations=500)
     assert result.linear_solver == linear_solver
-    assert_allclose(result.values[Shape.__name__], expected, atol=1e-7)
+    assert_allclose(result.values[name_of(dim)], expected, atol=1e-7)
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("dim", [FEW, pytest.param(DIM, marks=pytest.mark.reliability)])
 @pytest.mark.parametrize(
     ("linear_solver", "deterministic"),
     alternating(["pcg", "schur_dense"], [False, True]),
 )
-def test_cuda_text_finds_them_too(linear_solver: LinearSolverName, deterministic: bool) -> None:
-    arrays, expected = problem()
+def test_cuda_text_finds_them_too(
+    linear_solver: LinearSolverName, deterministic: bool, dim: int
+) -> None:
+    arrays, expected = problem(dim)
     solver = caspar.Solver(
-        [bent, smooth],
+        factors_of(dim),
         precision="float64",
         linear_solver=linear_solver,
         deterministic=deterministic,
@@ -136,14 +165,16 @@ def test_cuda_text_finds_them_too(linear_solver: LinearSolverName, deterministic
     result = solver.solve(
         arrays, max_iterations=5, linear_tolerance=1e-10, max_linear_iterations=500
     )
-    assert_allclose(result.values[Shape.__name__], expected, atol=1e-6)
+    assert_allclose(result.values[name_of(dim)], expected, atol=1e-6)
 
 
 def test_parts_change_what_pcg_takes_only_in_iterations() -> None:
     """A node of which each scalar is seen by itself: the parts are the whole block."""
     arrays, _ = problem()
     only = {Shape.__name__: np.ones((2, DIM)), "smooth": arrays["smooth"]}
-    solver = caspar.Solver([smooth], backend="cpu", precision="float64", linear_solver="pcg")
+    solver = caspar.Solver(
+        factors_of(DIM)[1], backend="cpu", precision="float64", linear_solver="pcg"
+    )
     result = solver.solve(only)
     assert_allclose(result.values[Shape.__name__], 0.0, atol=1e-9)
 
@@ -225,12 +256,12 @@ class TestRefusals:
         monkeypatch.setattr("caspar.memory.kernel.MAX_SIZE", 10_500)
         arrays, _ = problem()
         only = {Shape.__name__: np.ones((2, DIM)), "smooth": arrays["smooth"]}
-        result = caspar.Solver([smooth], backend="cpu").solve(only)
+        result = caspar.Solver(factors_of(DIM)[1], backend="cpu").solve(only)
         assert result.linear_solver == "pcg"
         assert any("at most 10,500 are compiled" in remark for remark in result.remarks)
         assert_allclose(result.values[Shape.__name__], 0.0, atol=1e-9)
         with pytest.raises(SizeError, match=r"at most 10,500.*or use linear_solver=.pcg."):
-            caspar.Solver([smooth], backend="cpu", linear_solver="sparse").compile()
+            caspar.Solver(factors_of(DIM)[1], backend="cpu", linear_solver="sparse").compile()
 
     def test_large_nodes_are_not_eliminated(self) -> None:
         sixteen = sf.matrix_type_from_shape((16, 1))

@@ -21,6 +21,7 @@ from caspar.codegen.source import KernelSource
 from caspar.errors import FactorError, InputError
 from caspar.runtime.backend import Kernel
 from caspar.runtime.nvidia.nvrtc import compile_text
+from tests.covering import alternating
 from tests.harness_backend import HarnessBackend
 from tests.support_kernels import one_text
 
@@ -174,10 +175,10 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @cache
-def plain_solution(way: str, backend: str | HarnessBackend) -> list[Array]:
-    """The values with plain names, solved once for each backend."""
+def plain_solution(way: str) -> list[Array]:
+    """The values with plain names, solved once on the processor."""
     kinds, options = WAYS[way]
-    return solved(PLAIN, kinds, backend=backend, **options)
+    return solved(PLAIN, kinds, backend="cpu", **options)
 
 
 def assert_same(names: Names, way: str, backend: str | HarnessBackend = "cpu") -> None:
@@ -185,7 +186,7 @@ def assert_same(names: Names, way: str, backend: str | HarnessBackend = "cpu") -
     kinds, options = WAYS[way]
     if options["linear_solver"] == "sparse":
         pytest.importorskip("qdldl")
-    expected = plain_solution(way, backend)
+    expected = plain_solution(way)
     found = solved(names, kinds, backend=backend, **options)
     tolerance = ROUNDED_TOLERANCE if options.get("jacobian") == "float16" else TOLERANCE
     assert len(found) == len(expected) > 0
@@ -194,14 +195,15 @@ def assert_same(names: Names, way: str, backend: str | HarnessBackend = "cpu") -
 
 
 @pytest.mark.parametrize(
-    "names", [KERNELS, GENERATED, LETTERS], ids=["kernels", "generated", "letters"]
+    ("way", "names"),
+    alternating(WAYS, [KERNELS, GENERATED, LETTERS]),
+    ids=lambda one: one if isinstance(one, str) else one.outer[0][:12],
 )
-@pytest.mark.parametrize("way", WAYS)
 def test_every_linear_solver(way: str, names: Names) -> None:
     assert_same(names, way)
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 @given(names_drawn, st.sampled_from(sorted(WAYS)))
 def test_any_names_on_the_processor(names: Names, way: str) -> None:
     assert_same(names, way)
@@ -227,11 +229,19 @@ COMPILING = CompilingBackend(128)
 CUDA_WAYS = ("pcg", "schur_pcg", "inner", "schur_dense-recompute")
 
 
+@pytest.mark.parametrize(
+    ("names", "way"),
+    [(KERNELS, "inner"), (GENERATED, "pcg"), (LETTERS, "schur_dense-recompute")],
+    ids=lambda one: one if isinstance(one, str) else one.outer[0][:12],
+)
+def test_names_as_cuda(names: Names, way: str) -> None:
+    assert_same(names, way, COMPILING)
+
+
+@pytest.mark.reliability
 @settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(names_drawn, st.sampled_from(CUDA_WAYS))
-@example(KERNELS, "inner")
 @example(GENERATED, "schur_pcg")
-@example(LETTERS, "schur_dense-recompute")
 def test_any_names_as_cuda(names: Names, way: str) -> None:
     assert_same(names, way, COMPILING)
 

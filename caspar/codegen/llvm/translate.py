@@ -213,12 +213,15 @@ def _number(node: ast.expr) -> float | None:
     return None
 
 
-def _assigned(definition: ast.FunctionDef) -> Iterator[str]:
+def _assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
     """Names that statements give a value, each as often as one does."""
-    for node in ast.walk(definition):
+    for node in statements:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
                 yield name
+            case ast.For() | ast.If() | ast.While():
+                yield from _assigned(node.body)
+                yield from _assigned(node.orelse)
 
 
 class _Translator:
@@ -257,7 +260,7 @@ class _Translator:
     def function(self, definition: ast.FunctionDef, symbol: str) -> str:
         table, tile = (argument.arg for argument in definition.args.args)
         self._values |= {table: Value(f"%{table}", "i64*"), tile: Value(f"%{tile}", "i64")}
-        times = Counter(_assigned(definition))
+        times = Counter(_assigned(definition.body))
         self._several = {name for name, count in times.items() if count > 1}
         self.statements(definition.body)
         self._leave()

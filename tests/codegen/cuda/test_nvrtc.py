@@ -1,7 +1,7 @@
 """NVRTC compiles every kernel: no warnings, registers as predicted, for several architectures.
 
-The kernels of each problem, way and precision are compiled for an architecture, so that every pair
-of these meets; `-m reliability` compiles all for all. Kernels that may need more registers than
+Those of a few problems and ways are compiled with precisions and architectures in turn;
+`-m reliability` compiles all for all. Kernels that may need more registers than
 there are, which is where architectures differ, are compiled for all of them here too.
 """
 
@@ -32,9 +32,8 @@ from caspar.memory.accessors.sums.runs import AddRuns
 from caspar.memory.kernel import KernelSpec, ReduceSpec
 from caspar.options import Precision
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source, compile_text
-from tests.covering import covering
 from tests.support_kernels import generate, one_text
-from tests.support_problems import PROBLEMS, Way, distinct_specs
+from tests.support_problems import Way, distinct_specs, most_unlike
 
 FOLDER = Path(__file__).parents[3] / "examples"
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
@@ -44,6 +43,10 @@ EXAMPLES = (
     "tests.support_problems",
     *(f"examples.{path.stem}" for path in sorted(FOLDER.glob("*.py"))),
 )
+LARGEST = ("examples.bundle_adjustment", "examples.camera_calibration", "examples.inertial_navigation")
+"""The examples whose kernels take the most registers. Others are compiled by `-m reliability`; what
+their kernels are made like is in `test_solver_kernels_compile_to_few_registers`."""
+
 MAX_REGISTERS = 255
 REGISTERS_OF_BLOCK = 1 << 16
 """Registers that the threads of a block share, on all three."""
@@ -70,7 +73,9 @@ SPILLED_BYTES = {"preintegrated_imu__store": 12}
 bytes more: stores and loads together."""
 
 
-@covering(problem=PROBLEMS, way=Way, precision=Precision, arch=ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("problem", "way", "precision", "arch"), most_unlike(Precision, reversed(ARCHITECTURES))
+)
 def test_solver_kernels_compile_to_few_registers(
     problem: str,
     way: Way,
@@ -134,7 +139,13 @@ def _compiled_where_it_matters(
         }
 
 
-@pytest.mark.parametrize("module", EXAMPLES)
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(one, marks=() if one in LARGEST else pytest.mark.reliability)
+        for one in EXAMPLES
+    ],
+)
 @pytest.mark.parametrize(
     "archs",
     [(), pytest.param(ARCHITECTURES, marks=pytest.mark.reliability)],
