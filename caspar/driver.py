@@ -149,10 +149,12 @@ def generate_sources(
                 design.factors, design.nodes, design.types, design.form
             )
             check_sizes(specs)
-        kernels = {}
-        for spec in specs:
+        kernels: dict[str, KernelSource] = {}
+        # the longest first: it takes most of the time to compile, and others are made meanwhile
+        for spec in sorted(specs, key=lambda one: len(one.graph.calls), reverse=True):
             kernels[spec.name] = design.target.generate(spec, program_of(spec, design.target))
             made(kernels[spec.name])
+        kernels = {spec.name: kernels[spec.name] for spec in specs}
         for conversion in convert_specs(design.factors, design.nodes, design.types, design.form):
             kernels[conversion.name] = design.target.generate_convert(conversion)
             made(kernels[conversion.name])
