@@ -32,6 +32,10 @@ demo: $(RUN_READY)  ## solve a bundle adjustment problem (BAL, 36,455 observatio
 	$(VENV)/bin/caspar bal data/problem-21-11315-pre.txt.bz2 \
 	    --plot out/demo.png --out out/demo.txt $(ARGS)
 
+# Bytecode is kept, whatever the environment says: without it each worker and each child of a test
+# compiles all modules, which takes a tenth of a run.
+test: export PYTHONDONTWRITEBYTECODE :=
+
 # A worker for each core. Each begins with its share of the files, which have compiled kernels in
 # common; who is done takes half of what another one has left. A test that hangs ends its worker,
 # which prints where its threads are.
