@@ -114,7 +114,7 @@ def prepare_symforce() -> bool:
     # `copy` cannot be interrupted. A list of the items can: it makes a tuple for each, a garbage
     # collection may start there, and another thread may import then.
     for name, module in sys.modules.copy().items():
-        if name.partition(".")[0] != "symforce" or _prepared.get(name) is module:
+        if not name.startswith("symforce") or _prepared.get(name) is module:
             continue
         is_partial = getattr(module.__spec__, "_initializing", False)
         for function in _functions(module):
