@@ -61,6 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(patch.undo)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a device where only the long forms were asked for."""
+    if "gpu" in config.getoption("markexpr"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("gpu") is not None]
+    items[:] = [item for item in items if item.get_closest_marker("gpu") is None]
+    config.hook.pytest_deselected(items=left_out)
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector leave alone what lives until the end; it takes a tenth of a run."""
     gc.freeze()

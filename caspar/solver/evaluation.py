@@ -241,6 +241,11 @@ class Residuals:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self._bare: dict[str, TracedFactor] = {}
+
+    def _without_terms(self, factor: TracedFactor) -> TracedFactor:
+        """A factor without loss and weights; kept, as its key takes milliseconds."""
+        return self._bare.setdefault(factor.key, replace(factor, loss=None, terms=()))
 
     @cached_property
     def _kernels(self) -> "InstanceKernels":
@@ -253,7 +258,7 @@ class Residuals:
         """Return (m, residual_dim) residuals by factor, on the host."""
         from caspar.solver.normal.instance_kernels import InstanceInputs, Packed
 
-        bare = [replace(factor, loss=None, terms=()) for factor in factors]
+        bare = [self._without_terms(factor) for factor in factors]
         self._kernels.load(bare, ["residuals"])
         if problem.is_parted:
             problem = problem.joined(cast(Member, self.backend))

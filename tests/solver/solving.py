@@ -1,6 +1,6 @@
 """Solvers that tests share: kernels are compiled once for each set of factors and precision."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -9,8 +9,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.codegen.source import KernelSource
 from caspar.options import BackendName, PrecisionName
+from caspar.runtime.backend import Kernel
 from caspar.runtime.cpu.backend import CpuBackend
+from tests.harness import CudaModule, compile_cuda
+from tests.harness_backend import HarnessBackend, HarnessKernel
 from tests.problems import EXAMPLES
 
 Arrays = dict[str, Any]
@@ -60,6 +64,23 @@ def assert_same_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> N
     for name in first:
         assert np.asarray(first[name]).dtype == np.asarray(second[name]).dtype
         assert_array_equal(first[name], second[name])
+
+
+class Unhurried(HarnessBackend):
+    """Compiles a kernel when it is launched for the first time: few, where nothing is solved."""
+
+    def load(self, sources: Sequence[KernelSource], *_: Any, **__: Any) -> dict[str, Kernel]:
+        """Compile nothing yet."""
+        return {one.name: HarnessKernel(one, _Late(one), one.block_size) for one in sources}
+
+
+class _Late(CudaModule):
+    def __init__(self, source: KernelSource) -> None:
+        self._source = source
+
+    def launch(self, *arguments: Any, **options: Any) -> None:
+        defines = {"CHOSEN_BLOCK_SIZE": str(self._source.block_size)}
+        compile_cuda(self._source.text, defines=defines).launch(*arguments, **options)
 
 
 class Poisoned(CpuBackend):

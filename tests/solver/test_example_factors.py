@@ -1,5 +1,6 @@
 """The residuals of the examples against plain NumPy and SciPy, and small solves against SciPy."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+import caspar
 from examples import camera_calibration, inertial_navigation, pose_graph_3d
 from tests.solver import reference
 from tests.solver.solving import solver
@@ -49,11 +51,14 @@ class TestOpencvPixel:
             found = camera_calibration.project(cameras, views, np.array(self.CORNERS))
             assert_allclose(found, expected, atol=1e-7)
 
-    def test_calibration_finds_where_corners_are_seen(self) -> None:
+    def test_calibration_finds_where_corners_are_seen(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Parameters of the rational model trade off against each other; pixels do not."""
         arrays = camera_calibration.simulate(views_each=8, side=6, noise=0.3)
         exact = camera_calibration.simulate(views_each=8, side=6, noise=0.0)
-        result = solver(camera_calibration.FACTORS).solve(arrays)
+        monkeypatch.setattr(camera_calibration, "simulate", lambda: arrays)
+        result = camera_calibration.main()
         assert result.status.is_success
         seen = arrays["opencv_pixel"]
         found = camera_calibration.project(
@@ -238,15 +243,17 @@ def flight_by_numpy(arrays: dict[str, Any], step: Array) -> Array:
     return np.concatenate([np.ravel(part) for part in (imu, walk, off, first)])
 
 
-def test_inertial_navigation_ends_at_an_optimum() -> None:
+def test_inertial_navigation_ends_at_an_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """By plain NumPy, a Gauss-Newton step from there would gain nothing."""
-    arrays = inertial_navigation.simulate(num_keyframes=13)
-    result = solver(inertial_navigation.FACTORS).solve(arrays, **inertial_navigation.OPTIONS)
+    count = 9
+    arrays = inertial_navigation.simulate(num_keyframes=count)
+    monkeypatch.setattr(inertial_navigation, "simulate", lambda: arrays)
+    result = inertial_navigation.main()
     assert result.status.is_success
     ended = {**arrays, **result.values}
-    left = flight_by_numpy(ended, np.zeros(13 * 15))
+    left = flight_by_numpy(ended, np.zeros(count * 15))
     assert result.final_cost == pytest.approx(0.5 * left @ left, rel=1e-6)
-    changes = 1e-6 * np.eye(13 * 15)
+    changes = 1e-6 * np.eye(count * 15)
     J = np.stack([flight_by_numpy(ended, x) - flight_by_numpy(ended, -x) for x in changes], 1)
     J /= 2e-6
     step = np.linalg.lstsq(J, -left, rcond=None)[0]
@@ -254,7 +261,7 @@ def test_inertial_navigation_ends_at_an_optimum() -> None:
     assert 0.5 * after @ after == pytest.approx(result.final_cost, rel=1e-6)
 
 
-def test_pose_graph_3d_reaches_the_optimum() -> None:
+def test_pose_graph_3d_reaches_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """231.241265 is where SciPy ends, in a minute, with the same residuals."""
     factors = pose_graph_3d.FACTORS
     arrays = pose_graph_3d.read()
@@ -263,3 +270,5 @@ def test_pose_graph_3d_reaches_the_optimum() -> None:
     assert result.status.is_success
     assert result.initial_cost == pytest.approx(reference.cost(factors, stored), rel=1e-9)
     assert result.final_cost == pytest.approx(231.241265, rel=1e-6)
+    monkeypatch.setattr(caspar, "Solver", partial(caspar.Solver, precision="float64"))
+    assert pose_graph_3d.main().final_cost == pytest.approx(231.241265, rel=1e-6)

@@ -118,7 +118,7 @@ def problem(dim: int = DIM) -> tuple[dict[str, Any], NDArray[Any]]:
 
 def name_of(dim: int) -> str:
     """What a shape is called."""
-    return Shape.__name__ if dim == DIM else f"Matrix{dim}_1"
+    return Shape.__name__ if dim == DIM else f"Matrix{dim}1"
 
 
 @pytest.fixture

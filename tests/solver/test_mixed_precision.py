@@ -16,9 +16,10 @@ from caspar import ConstSequential, ConstUnique, TunableShared, TunableUnique
 from caspar.bundle_adjustment import snavely
 from caspar.options import LinearSolverName, PrecisionName
 from caspar.solver.limits import Limits
+from tests.covering import alternating
 from tests.harness import find_compiler
-from tests.harness_backend import HarnessBackend
 from tests.solver.bundles import arrays_of, cost_of, part_of, read
+from tests.solver.solving import Unhurried
 
 Array = NDArray[np.float64]
 
@@ -139,8 +140,7 @@ def float64_iterations(name: str, linear_solver: str) -> int:
     return len(CASES[name].solve("float64", linear_solver=linear_solver).iterations)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("way", "name"), alternating(WAYS, ["block", "utm", "trafalgar"]))
 def test_it_ends_at_the_optimum_of_float64(name: str, way: str) -> None:
     if (name, way) == ("utm", "recompute"):
         pytest.skip("Jacobians of rounded values: `auto` stores them, see below")
@@ -266,7 +266,7 @@ class TestAuto:
     @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
     @pytest.mark.parametrize("name", ["block", "utm"])
     def test_cuda_stores_jacobians_of_values_far_from_zero(self, name: str) -> None:
-        solver = caspar.Solver(CASES[name].factors, backend=HarnessBackend(), precision="mixed")
+        solver = caspar.Solver(CASES[name].factors, backend=Unhurried(), precision="mixed")
         dims = solver.prepare(CASES[name].arrays).jacobian_dims
         assert (dims["picture"] > 0) is (name == "utm")
 

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar import SolveStatus
 from caspar.options import BackendName, PrecisionName
-from tests.covering import alternating
+from tests.covering import alternating, covering
 from tests.harness_backend import HarnessBackend
 from tests.solver import reference
 from tests.solver.robust_cases import (
@@ -67,9 +67,11 @@ def test_every_linear_solver_finds_a_minimum(
 
 
 @ON_BACKENDS
-@PRECISIONS
-@pytest.mark.parametrize("jacobian", ["float16", "recompute"])
-@pytest.mark.parametrize("name", ["singular blocks", "free gauge", "marks seen once", "behind"])
+@covering(
+    name=["singular blocks", "free gauge", "marks seen once", "behind"],
+    jacobian=["float16", "recompute"],
+    precision=["float64", "mixed"],
+)
 def test_wherever_jacobians_are(
     name: str, jacobian: str, precision: PrecisionName, backend: BackendName
 ) -> None:

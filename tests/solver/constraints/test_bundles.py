@@ -9,6 +9,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.options import BackendName, PrecisionName
+from tests.covering import alternating
 from tests.solver.shards.sharing import sharing
 from tests.solver.solving import ON_BACKENDS
 from tests.solver.test_fixed import MARKS, METHODS, SIGHTINGS, VIEWS, View, sighting
@@ -73,8 +74,7 @@ def test_rods_as_heavy_residuals_come_near() -> None:
 
 
 @ON_BACKENDS
-@pytest.mark.parametrize("precision", ["float64", "mixed"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "precision"), alternating(METHODS, ["float64", "mixed"]))
 def test_every_way_ends_there(method: str, precision: PrecisionName, backend: BackendName) -> None:
     require_library(method, backend)
     solver = caspar.Solver([sighting, rod], backend=backend, precision=precision, **METHODS[method])

@@ -15,7 +15,21 @@ MOST_ITERATIONS = 150
 """Of any of them: about twice as many as the longest takes."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+BY_DEFAULT = (
+    *("HS6", "HS8", "HS12", "HS14", "HS15", "HS16", "HS20", "HS27"),
+    *("HS32", "HS53", "HS65", "HS77", "BT1", "BT3", DEPENDENT),
+)
+"""With and without an objective, bounds, and constraints of either kind."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[] if case.name in BY_DEFAULT else pytest.mark.reliability)
+        for case in CASES
+    ],
+    ids=lambda case: case.name,
+)
 def test_known_minima(case: Case) -> None:
     result = solved(case, solver_of(case, backend="cpu"))
     assert result.status.is_success

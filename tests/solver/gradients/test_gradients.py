@@ -70,30 +70,90 @@ def unit_rows(case: Case, path: Path, leaf: Rows) -> Rows:
     return leaf
 
 
-@pytest.mark.parametrize("name", CASES)
+LIKE_OTHERS = ("spots", "bundle", "registration", "hand_eye")
+"""What is special about them, `ranging`, `calibration` and `graph` have too."""
+
+Directions = dict[Path, tuple[Rows, Rows]]
+"""By argument: its values, and a direction."""
+
+
+class Compared:
+    """The gradient of a case at its minimum, and finite differences of the same loss."""
+
+    def __init__(self, case: Case, rng: np.random.Generator) -> None:
+        self.case = case
+        solver = caspar.Solver(case.factors, backend="cpu", precision="float64")
+        solved = solver.solve(case.arrays, fixed=case.fixed)
+        assert solved.status.is_success
+        self._polisher = Polisher(case.reference)
+        self._arrays = {
+            **case.arrays,
+            **self._polisher.polished({**case.arrays, **solved.values}),
+        }
+        self._cotangents = {key: rng.normal(size=np.shape(self._arrays[key])) for key in case.parts}
+        self._found = solver.gradient(self._arrays, self._cotangents, fixed=case.fixed)
+        found = self._found
+        assert (found.hessian, found.damping, found.remarks) == ("exact", 0.0, ())
+
+    def directions(self, rng: np.random.Generator) -> Directions:
+        """Random ones, of all arguments that have a gradient."""
+        leaves_of_case = floating_leaves(self.case).items()
+        starts = {
+            path: np.asarray(self._arrays[path[0]]) if len(path) == 1 else leaf
+            for path, leaf in leaves_of_case
+        }
+        return {
+            path: (start, direction(self.case, path, start, rng)) for path, start in starts.items()
+        }
+
+    def exact(self, along: Directions) -> list[float]:
+        """What the gradient says of each argument."""
+        return [
+            float((derivative(self._found.arrays, path) * one).sum())
+            for path, (_, one) in along.items()
+        ]
+
+    def measured(self, along: Directions) -> float:
+        """By moving all arguments at once."""
+
+        def loss(moved: Rows) -> float:
+            changed = {
+                path: unit_rows(self.case, path, start + moved * one)
+                for path, (start, one) in along.items()
+            }
+            values = self._polisher.polished(with_leaves(self._arrays, changed))
+            return sum(
+                float((cotangent * values[key]).sum())
+                for key, cotangent in self._cotangents.items()
+            )
+
+        return directional(loss, np.zeros(()), np.ones(()), self.case.step)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.reliability) if name in LIKE_OTHERS else name
+        for name in CASES
+    ],
+)
 def test_gradients_agree_with_finite_differences(name: str) -> None:
-    case = CASES[name]()
+    """Along a direction that moves all arguments."""
     rng = np.random.default_rng(0)
-    solver = caspar.Solver(case.factors, backend="cpu", precision="float64")
-    solved = solver.solve(case.arrays, fixed=case.fixed)
-    assert solved.status.is_success
-    polisher = Polisher(case.reference)
-    arrays = {**case.arrays, **polisher.polished({**case.arrays, **solved.values})}
-    cotangents = {key: rng.normal(size=np.shape(arrays[key])) for key in case.parts}
-    found = solver.gradient(arrays, cotangents, fixed=case.fixed)
-    assert (found.hessian, found.damping, found.remarks) == ("exact", 0.0, ())
-    exact, measured = [], []
-    for path, leaf in floating_leaves(case).items():
-        start = np.asarray(arrays[path[0]]) if len(path) == 1 else leaf
-        along = direction(case, path, start, rng)
+    compared = Compared(CASES[name](), rng)
+    along = compared.directions(rng)
+    exact = compared.exact(along)
+    assert abs(sum(exact) - compared.measured(along)) < AGREEMENT * np.abs(exact).max()
 
-        def loss(moved: Rows, path: Path = path) -> float:
-            changed = with_leaves(arrays, {path: unit_rows(case, path, moved)})
-            values = polisher.polished(changed)
-            return sum(float((cotangents[key] * values[key]).sum()) for key in cotangents)
 
-        measured.append(directional(loss, start, along, case.step))
-        exact.append(float((derivative(found.arrays, path) * along).sum()))
+@pytest.mark.reliability
+@pytest.mark.parametrize("name", CASES)
+def test_each_gradient_agrees_with_finite_differences(name: str) -> None:
+    rng = np.random.default_rng(0)
+    compared = Compared(CASES[name](), rng)
+    along = compared.directions(rng)
+    exact = compared.exact(along)
+    measured = [compared.measured({path: one}) for path, one in along.items()]
     errors = np.abs(np.subtract(exact, measured))
     assert errors.max() < AGREEMENT * np.abs(measured).max()
     assert (errors < 1e-6 * np.abs(measured) + 1e-9 * np.abs(measured).max()).all()
@@ -106,25 +166,8 @@ def test_random_small_factors_agree_with_finite_differences(seed: int) -> None:
     """Random polynomials and waves, with weights, losses, held parts and a second node type."""
     rng = np.random.default_rng(seed)
     loss = [None, caspar.loss.Huber, caspar.loss.Cauchy][seed % 3]
-    count, dim = 12, 2 + seed % 2
-    case = random_case(rng, count, dim, loss)
-    solver = caspar.Solver(case.factors, backend="cpu", precision="float64")
-    polisher = Polisher(case.reference)
-    solved = solver.solve(case.arrays, fixed=case.fixed)
-    arrays = {**case.arrays, **polisher.polished({**case.arrays, **solved.values})}
-    cotangents = {key: rng.normal(size=np.shape(arrays[key])) for key in case.parts}
-    found = solver.gradient(arrays, cotangents, fixed=case.fixed)
-    starts = {
-        path: np.asarray(arrays[path[0]]) if len(path) == 1 else leaf
-        for path, leaf in floating_leaves(case).items()
-    }
-    along = {path: direction(case, path, start, rng) for path, start in starts.items()}
-
-    def loss_of(moved: Rows) -> float:
-        changed = {path: start + moved * along[path] for path, start in starts.items()}
-        values = polisher.polished(with_leaves(arrays, changed))
-        return sum(float((cotangents[key] * values[key]).sum()) for key in cotangents)
-
-    measured = directional(loss_of, np.zeros(()), np.ones(()), case.step)
-    terms = [(derivative(found.arrays, path) * one).sum() for path, one in along.items()]
+    compared = Compared(random_case(rng, 12, 2 + seed % 2, loss), rng)
+    along = compared.directions(rng)
+    terms = compared.exact(along)
+    measured = compared.measured(along)
     assert sum(terms) == pytest.approx(measured, rel=1e-7, abs=1e-8 * np.abs(terms).max())

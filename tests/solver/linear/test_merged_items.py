@@ -60,8 +60,13 @@ def test_memory_grows_with_the_corners_not_with_their_pairs() -> None:
 
 
 @pytest.mark.parametrize("num_lenses", [1, 2])
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("backend", ["cpu", "harness"])
+@pytest.mark.parametrize(
+    ("backend", "deterministic"),
+    [
+        *[("cpu", False), ("cpu", True), ("harness", False)],
+        pytest.param("harness", True, marks=pytest.mark.reliability),
+    ],
+)
 def test_the_first_step_is_that_of_all_unknowns(
     num_lenses: int, deterministic: bool, backend: str
 ) -> None:

@@ -11,25 +11,37 @@ from tests.harness_backend import HarnessBackend, HarnessLaunch
 from tests.solver.lm.ahead_cases import BUNDLE, CASES, NEVER_AHEAD, VIEWS, course, made
 from tests.solver.solving import assert_same_values
 
+BY_DEFAULT = (CASES[0], *CASES[3:])
+"""One bundle, and all that are none."""
+
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine"),
     pytest.mark.filterwarnings("ignore:node type"),
 ]
 
 
-def solved(name: str, **choices: Any) -> list[caspar.SolveResult]:
-    """In the harness, with the same bits for the same input; twice, with one plan."""
+def solved(name: str, times: int = 2, **choices: Any) -> list[caspar.SolveResult]:
+    """In the harness, with the same bits for the same input; with one plan."""
     factors, arrays = made(name)
     solver = caspar.Solver(factors, backend=HarnessBackend(128), deterministic=True, **choices)
-    return [solver.solve(arrays, initial_damping=1e-9, max_iterations=8) for _ in range(2)]
+    return [solver.solve(arrays, initial_damping=1e-9, max_iterations=8) for _ in range(times)]
 
 
-@pytest.mark.parametrize(("name", "choices"), CASES)
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("two factors on marks", {"linear_solver": "schur_dense"}),
+        *(
+            pytest.param(*case, marks=[] if case in BY_DEFAULT else pytest.mark.reliability)
+            for case in CASES
+        ),
+    ],
+)
 def test_steps_and_values_are_the_same(name: str, choices: Mapping[str, str]) -> None:
     first, *others = [
         result
-        for limits in (NEVER_AHEAD, None)
-        for result in solved(name, limits=limits, **choices)
+        for times, limits in ((1, NEVER_AHEAD), (2, None))
+        for result in solved(name, times, limits=limits, **choices)
     ]
     assert name != BUNDLE or {one.step_accepted for one in first.iterations} == {True, False}
     for other in others:

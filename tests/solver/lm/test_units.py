@@ -16,6 +16,7 @@ from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError
 from caspar.options import PrecisionName
 from caspar.solver.result.result import SolveResult, SolveStatus
+from tests.covering import alternating
 from tests.solver.bundles import arrays_of, part_of, read
 
 
@@ -179,8 +180,7 @@ METHODS: dict[str, tuple[tuple[caspar.Factor, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("precision", ["float64", "mixed"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "precision"), alternating(METHODS, ["float64", "mixed"]))
 def test_every_linear_solver(name: str, precision: PrecisionName) -> None:
     factors, choices = METHODS[name]
     solver = caspar.Solver(factors, precision=precision, backend="cpu", **choices)

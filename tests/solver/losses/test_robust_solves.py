@@ -196,7 +196,9 @@ def test_every_method_and_precision(
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
-@pytest.mark.parametrize("jacobian", ["recompute", "float16"])
+@pytest.mark.parametrize(
+    "jacobian", ["recompute", pytest.param("float16", marks=pytest.mark.reliability)]
+)
 def test_cuda_sources(jacobian: JacobianName, optimum: float) -> None:
     """In the harness: the kernels of CUDA without a device."""
     solver = caspar.Solver(

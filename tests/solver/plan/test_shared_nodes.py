@@ -39,7 +39,7 @@ def ground(
 def test_cuda_texts_equal_the_processor(
     deterministic: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrays = make_arrays(num_views=9, num_marks=700)
+    arrays = make_arrays(num_views=9, num_marks=300)
     wanted = ("View", "Mark", "Lens", "sight", "hold", "pin")
     arrays = {name: arrays[name] for name in wanted}
     choices: dict[str, Any] = {
@@ -47,14 +47,16 @@ def test_cuda_texts_equal_the_processor(
         "linear_solver": "schur_pcg",
         "jacobian": jacobian,
     }
-    expected = caspar.Solver(MIXES["shared lens"], backend="cpu", **choices).solve(arrays)
+    expected = caspar.Solver(MIXES["shared lens"], backend="cpu", **choices).solve(
+        arrays, max_iterations=4
+    )
 
     monkeypatch.setattr(node_tiles, "num_shares", lambda num_tiles, _: -(-num_tiles // 3))
     monkeypatch.setattr(kernel, "LANES", ((2, 128),))
     solver = caspar.Solver(
         MIXES["shared lens"], deterministic=deterministic, **choices, backend=HarnessBackend(128)
     )
-    found = solver.solve(arrays)
+    found = solver.solve(arrays, max_iterations=4)
     assert any(name.endswith("_by_128") for name in solver.prepare(arrays).kernels)
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():
@@ -63,10 +65,17 @@ def test_cuda_texts_equal_the_processor(
 
 @pytest.mark.parametrize(
     ("jacobian", "factors"),
-    alternating(["stored", "recompute"], [(glimpse, hold, pin), (ground, hold, glimpse, pin)]),
+    [
+        ("recompute", (ground, hold, glimpse, pin)),
+        *(
+            pytest.param(jacobian, (glimpse, hold, pin), marks=pytest.mark.reliability)
+            for jacobian in ("stored", "recompute")
+        ),
+        pytest.param("stored", (ground, hold, glimpse, pin), marks=pytest.mark.reliability),
+    ],
 )
 def test_two_nodes_have_many_slots(jacobian: str, factors: tuple[caspar.Factor, ...]) -> None:
-    arrays = make_arrays(num_views=60, num_marks=700)
+    arrays = make_arrays(num_views=30, num_marks=700)
     arrays = {name: arrays[name] for name in ("View", "Mark", "Glass", "glimpse", "hold", "pin")}
     if ground in factors:
         arrays["ground"] = {"glass": [0, 1], "known": [[2.0], [2.0]]}
@@ -75,11 +84,11 @@ def test_two_nodes_have_many_slots(jacobian: str, factors: tuple[caspar.Factor, 
         "linear_solver": "schur_pcg",
         "jacobian": jacobian,
     }
-    expected = caspar.Solver(factors, backend="cpu", **choices).solve(arrays)
+    expected = caspar.Solver(factors, backend="cpu", **choices).solve(arrays, max_iterations=1)
 
     limits = Limits(items_of_slot=32)
     solver = caspar.Solver(factors, **choices, backend=HarnessBackend(128), limits=limits)
-    found = solver.solve(arrays)
+    found = solver.solve(arrays, max_iterations=1)
     assert "Glass__step_of_many_slots" in solver.prepare(arrays).kernels
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():

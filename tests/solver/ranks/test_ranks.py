@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.distributed import Ranks
+from tests.covering import alternating
 from tests.problems import EXAMPLES
 from tests.solver.bundles import cost_of, part_of, read
 from tests.solver.ranks import work
@@ -34,7 +35,13 @@ def _alone(**options: Any) -> caspar.SolveResult:
 
 @pytest.mark.parametrize(
     ("size", "how"),
-    [(2, "first"), (3, "first"), (2, "points"), (3, "points"), (2, "ranges"), (2, "any")],
+    [
+        *[(2, "first"), (3, "points"), (2, "ranges"), (2, "any")],
+        *(
+            pytest.param(*one, marks=pytest.mark.reliability)
+            for one in [(3, "first"), (2, "points")]
+        ),
+    ],
 )
 def test_bundle_adjustment_ends_at_the_same_minimum(size: int, how: str) -> None:
     found = values_of(size, work.solve, how, {}, work.SETTINGS)
@@ -75,8 +82,7 @@ def test_mixed_precision_and_losses() -> None:
         assert result.final_cost == pytest.approx(_alone().final_cost, rel=1e-6)
 
 
-@pytest.mark.parametrize("how", ["first", "every"])
-@pytest.mark.parametrize("name", list(EXAMPLES))
+@pytest.mark.parametrize(("name", "how"), alternating(EXAMPLES, ["first", "every"]))
 def test_examples(name: str, how: str) -> None:
     solver = caspar.Solver(EXAMPLES[name].factors, backend="cpu", precision="float64")
     wanted = solver.solve(EXAMPLES[name].arrays(), **work.SETTINGS)

@@ -121,7 +121,7 @@ def field_arrays(
 
 
 @given(data=st.data(), devices=st.sampled_from([2, 3, 5]))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_any_split_has_the_same_minimum(data: st.DataObject, devices: int) -> None:
     num_rods, num_marks = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 12))
     size = data.draw(st.integers(0, 60))
