@@ -49,6 +49,22 @@ def newest(architectures: Sequence[str]) -> list[Any]:
     return [*(pytest.param(one, marks=pytest.mark.reliability) for one in others), last]
 
 
+def first(number: int, rows: Iterable[Any]) -> list[Any]:
+    """The first so many rows by default; `-m reliability` takes the others."""
+    return [
+        pytest.param(
+            *(row if isinstance(row, tuple) else (row,)),
+            marks=[] if place < number else [pytest.mark.reliability],
+        )
+        for place, row in enumerate(rows)
+    ]
+
+
+def usual(rows: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
+    """These rows by default; `-m reliability` takes the others of the product of some axes."""
+    return first(len(rows), dict.fromkeys((*rows, *itertools.product(*axes))))
+
+
 def _marked(lengths: list[int]) -> list[tuple[tuple[int, ...], list[pytest.MarkDecorator]]]:
     """All rows in order, with the mark of those that bring no new pair of values."""
     rows = list(itertools.product(*map(range, lengths)))

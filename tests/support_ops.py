@@ -39,7 +39,9 @@ def nasty(dtype: DType) -> Array:
     rows.append(rng.normal(size=(500, 4)) * 10.0 ** rng.uniform(-3, 3, (500, 1)))
     rows.append(rng.uniform(-1, 1, (500, 4)))
     rows.append(1.0 + np.array([-1, 1, 1, 1]) * 10.0 ** rng.uniform(-7, 0, (200, 4)))
-    return np.concatenate([part.astype(kind) for part in rows])
+    made = np.concatenate([part.astype(kind) for part in rows])
+    # half of them, the others in the other type
+    return made[rng.permutation(len(made))[kind.itemsize // 8 :: 2]]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ constants. `robust` is the first one with a loss and weights, and priors on came
 weights alone, one of a single row with another loss.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -14,7 +13,6 @@ from functools import cache
 from typing import Annotated, Any
 
 import numpy as np
-import pytest
 import symforce.symbolic as sf
 from numpy.typing import NDArray
 
@@ -48,6 +46,7 @@ from caspar.memory.patterns import (
     WriteUnique,
 )
 from caspar.options import Precision
+from tests.covering import usual
 from tests.support_cases import SPARE, KernelCase, has_slots
 
 Array = NDArray[np.float64]
@@ -212,14 +211,11 @@ def most_unlike(*axes: Iterable[Any]) -> list[Any]:
     `-m reliability` takes the others.
     """
     values = [list(axis) for axis in axes]
-    usual = [
+    rows = [
         (*one, *(axis[number % len(axis)] for axis in values))
         for number, one in enumerate(MOST_UNLIKE)
     ]
-    return [
-        pytest.param(*row, marks=() if row in usual else pytest.mark.reliability)
-        for row in itertools.product(PROBLEMS, Way, *values)
-    ]
+    return usual(rows, PROBLEMS, Way, *values)
 
 
 @cache

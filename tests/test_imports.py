@@ -5,7 +5,6 @@ count like any other.
 """
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+
+from tests.forks import run_in_forks
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "caspar"
@@ -262,11 +263,32 @@ def _imported_names(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
+def _import_statements(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import of a module, and whether it is in a function or under `if TYPE_CHECKING`."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+    left: list[tuple[ast.AST, bool]] = [(_tree(path), False)]
+    while left:
+        node, is_late = left.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, is_late))
+        is_late = (
+            is_late
+            or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        )
+        left += [(one, is_late) for one in ast.iter_child_nodes(node) if isinstance(one, _BLOCKS)]
+    return found
+
+
+_BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)
+"""What statements stand in."""
+
+
 def _imports(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line and split dotted name of every import of a module, wherever it stands."""
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((node.lineno, name.split(".")) for name in _imported_names(node))
+    for node, _ in _import_statements(path):
+        yield from ((node.lineno, name.split(".")) for name in _imported_names(node))
 
 
 def _contract_break(part: str, dotted: list[str]) -> str:
@@ -367,24 +389,13 @@ def _is_late(place: str) -> bool:
     return _is_within(place, LATE) and not _is_within(place, EARLY)
 
 
-def _late_imports(tree: ast.Module) -> set[ast.AST]:
-    """Imports in functions and under `if TYPE_CHECKING`."""
-    return {
-        inner
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
-        for inner in ast.walk(outer)
-        if isinstance(inner, ast.Import | ast.ImportFrom)
-    }
-
-
 @for_each(MODULES)
 def test_modules_import_few_others(path: Path) -> None:
     if _part(path) == "":
         return
-    tree = _tree(path)
-    names = chain.from_iterable(map(_imported_names, set(ast.walk(tree)) - _late_imports(tree)))
+    names = chain.from_iterable(
+        _imported_names(node) for node, is_late in _import_statements(path) if not is_late
+    )
     split = (name.split(".") for name in names)
     imported = {_module(dotted) for dotted in split if dotted[0] == PACKAGE.name}
     assert len(imported) <= MAX_IMPORTED, f"{_name(path)} imports {', '.join(sorted(imported))}"
@@ -465,13 +476,10 @@ def test_imports_stand_at_the_top(path: Path) -> None:
     """What a solve on the processor does without is imported when used, all else at the top."""
     if path.relative_to(PACKAGE).as_posix() in LAZY_MODULES:
         return
-    tree = _tree(path)
-    late = _late_imports(tree)
     breaks = [
         f"{_name(path)}:{node.lineno}: {wrong}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        and (wrong := _time_break(path, node, node in late))
+        for node, is_late in _import_statements(path)
+        if (wrong := _time_break(path, node, is_late))
     ]
     evasions = [
         f"{_name(path)}:{number}: {line.strip()}"
@@ -513,25 +521,17 @@ print(*sys.modules)
 """
 
 
-def test_a_solve_on_the_processor_imports_what_it_uses(tmp_path: Path) -> None:
+def test_a_solve_on_the_processor_imports_what_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second process takes its kernels from the cache."""
     program = tmp_path / "program.py"
     program.write_text(PLAIN_SOLVE, encoding="utf-8")
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, program],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "CASPAR_CACHE_DIR": str(tmp_path / "cache"),
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.getenv("PYTHONPATH")])),
-            },
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-    loaded = done.stdout.split()
+    monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path / "cache"))
+    run = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
+    done = run_in_forks([run, run])
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.splitlines()[-1].split()
     own = [name.replace(".", "/") for name in loaded if name.partition(".")[0] == PACKAGE.name]
     places = [name.removeprefix(f"{PACKAGE.name}/") for name in own]
     modules = [place for place in places if not (PACKAGE / place).is_dir()]

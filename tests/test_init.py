@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from caspar.version import DISTRIBUTION, __version__
 from tests.forks import run_in_forks
 
 SOURCE = Path(caspar.__file__)
+NEEDS_FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
 
 
 def run_python(program: str) -> str:
@@ -37,11 +39,6 @@ def test_public_names_resolve(name: str) -> None:
     assert getattr(caspar, name) is value
 
 
-@pytest.mark.parametrize("name", ["plot", "report", "Solver", "bundle_adjustment", "SolveResult"])
-def test_names_need_no_other_first(name: str) -> None:
-    assert run_python(f"import caspar; caspar.{name}; print('loaded')") == "loaded"
-
-
 def test_tables_agree() -> None:
     """What a type checker reads is what is loaded."""
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
@@ -59,44 +56,71 @@ def test_tables_agree() -> None:
     assert sorted([*public, "__version__"]) == caspar.__all__
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
-def test_public_modules_can_be_imported() -> None:
-    """By each kind of import statement, and all give one module."""
-    programs = []
-    for name in caspar._MODULES:
-        programs += [
-            f"import caspar.{name} as one; from caspar import {name} as two; import caspar, sys; "
-            f"print(one is two is caspar.{name} is sys.modules['caspar.{name}'])",
-            f"import caspar; caspar.{name}; import caspar.{name} as one; "
-            f"print(one is caspar.{name})",
-        ]
+STAND_INS = """
+import sys
+from types import ModuleType
+
+class StandIn(type):
+    def __getattr__(cls, name):
+        return cls
+
+    def __or__(cls, other):
+        raise TypeError("a stand-in has no unions")
+
+class Library(ModuleType):
+    def __getattr__(self, name):
+        return StandIn(name, (), {})
+
+for name in ("torch", "jax", "jax.numpy"):
+    sys.modules[name] = Library(name)
+import caspar
+print(caspar.torch.solve.__name__, caspar.jax.solve.__name__)
+"""
+"""Stand-ins of libraries: whatever they are asked for is a class, as when the site is built."""
+
+
+def printed_in_forks(programs: Sequence[str]) -> list[str]:
+    """What each program prints, in one line, in an interpreter that has no caspar."""
     others = "import matplotlib.pyplot, rich.console, rich.table, symforce.symbolic, symforce.ops"
     done = run_in_forks(programs, "-W", "error", before=others)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["True"] * len(programs)
+    return done.stdout.splitlines()
 
 
-def test_dir_shows_public_names_only() -> None:
-    assert run_python("import caspar; print(dir(caspar) == sorted(caspar.__all__))") == "True"
-    used = "import caspar; caspar.Solver; caspar.io; print(dir(caspar) == sorted(caspar.__all__))"
-    assert run_python(used) == "True"
+@NEEDS_FORKS
+def test_names_need_no_other_first() -> None:
+    """Nor do a star import, `help` and `dir`."""
+    names = ["plot", "report", "Solver", "bundle_adjustment", "SolveResult"]
+    programs = [f"import caspar; caspar.{name}; print('loaded')" for name in names]
+    programs.append("from caspar import *; print(Solver.__name__, factor.__name__)")
+    programs.append("import caspar; print(dir(caspar) == sorted(caspar.__all__))")
+    programs.append(
+        "import caspar; caspar.Solver; caspar.io; print(dir(caspar) == sorted(caspar.__all__))"
+    )
+    programs.append(
+        "import caspar, pydoc; text = pydoc.plain(pydoc.render_doc(caspar)); "
+        "print('Nonlinear least squares on the GPU' in text, 'class Solver' in text)"
+    )
+    programs.append(f"exec({STAND_INS!r})")
+    found = printed_in_forks(programs)
+    assert found == ["loaded"] * 5 + ["Solver factor", "True", "True", "True True", "solve solve"]
 
 
-def test_help() -> None:
-    text = run_python("import caspar; help(caspar)")
-    assert "Nonlinear least squares on the GPU" in text
-    assert "class Solver" in text
+@NEEDS_FORKS
+def test_public_modules_can_be_imported() -> None:
+    """By each kind of import statement and as an attribute, and all give one module."""
+    programs = [
+        f"import caspar.{name} as one; from caspar import {name} as two; import caspar, sys; "
+        f"del caspar.{name}; "
+        f"print(one is two is caspar.{name} is sys.modules['caspar.{name}'])"
+        for name in caspar._MODULES
+    ]
+    assert printed_in_forks(programs) == ["True"] * len(programs)
 
 
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="module 'caspar' has no attribute 'Solvr'"):
         getattr(caspar, "Solvr")  # noqa: B009
-
-
-def test_star_import() -> None:
-    assert run_python("from caspar import *; print(Solver.__name__, factor.__name__)") == (
-        "Solver factor"
-    )
 
 
 def test_import_loads_the_version_only() -> None:
@@ -125,33 +149,6 @@ def test_version() -> None:
     except metadata.PackageNotFoundError:
         pytest.skip("caspar is not installed")
     assert installed == __version__
-
-
-STAND_INS = """
-import sys
-from types import ModuleType
-
-class StandIn(type):
-    def __getattr__(cls, name):
-        return cls
-
-    def __or__(cls, other):
-        raise TypeError("a stand-in has no unions")
-
-class Library(ModuleType):
-    def __getattr__(self, name):
-        return StandIn(name, (), {})
-
-for name in ("torch", "jax", "jax.numpy"):
-    sys.modules[name] = Library(name)
-import caspar
-print(caspar.torch.solve.__name__, caspar.jax.solve.__name__)
-"""
-"""Stand-ins of libraries: whatever they are asked for is a class, as when the site is built."""
-
-
-def test_the_reference_needs_neither_torch_nor_jax() -> None:
-    assert run_python(STAND_INS) == "solve solve"
 
 
 def test_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ NAMES = (
     *("uwb_ranges", "victoria_park", "walking_robot"),
 )
 
-RUN_AS_NOTEBOOKS = ("compiler_passes", "curve_fitting")
+RUN_AS_NOTEBOOKS = ("curve_fitting",)
 """The other cells run as scripts in `test_examples`, and here under `-m reliability`."""
 
 PICTURES = ("image/png", "image/svg+xml")

@@ -13,7 +13,10 @@ SIZES = (40, 5, 30)
 Make = Callable[[int, int, int], dict[str, Any]]
 
 
-@pytest.mark.parametrize(("factors", "make"), [(FLAT, flat_path), (SPACE, path)])
+@pytest.mark.parametrize(
+    ("factors", "make"),
+    [(FLAT, flat_path), pytest.param(SPACE, path, marks=pytest.mark.reliability)],
+)
 def test_every_way_ends_at_one_cost(factors: tuple[caspar.Factor, ...], make: Make) -> None:
     arrays = make(*SIZES)
     costs = []

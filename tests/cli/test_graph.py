@@ -50,7 +50,10 @@ def test_all_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert all(text in shown for text in ('"file"', '"start"', '"solution"', "297 edges"))
 
 
-@pytest.mark.parametrize(("text", "name"), [(PLANE, "plane"), (SPACE, "space")])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [(PLANE, "plane"), pytest.param(SPACE, "space", marks=pytest.mark.reliability)],
+)
 def test_landmarks_and_priors(tmp_path: Path, text: str, name: str) -> None:
     file, out = tmp_path / f"{name}.g2o", tmp_path / "out.g2o.bz2"
     file.write_text(text)

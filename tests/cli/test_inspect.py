@@ -104,6 +104,7 @@ def test_what_passes_changed_can_be_printed(capsys: pytest.CaptureFixture[str]) 
     assert printed(capsys, SNAVELY, "--diff", "--stage", "sums") == str(kernel.changes("sums"))
 
 
+@pytest.mark.reliability
 def test_resources_of_all_kernels_are_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, CASES)
     for name in ("distance__score", "distance__linearize", "distance__product", "Spot__retract"):

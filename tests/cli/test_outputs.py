@@ -337,9 +337,7 @@ class TestInterrupts:
     @pytest.mark.filterwarnings(
         "ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning"
     )
-    @pytest.mark.parametrize(
-        "exists", [True, pytest.param(False, marks=pytest.mark.reliability)]
-    )
+    @pytest.mark.parametrize("exists", [True, pytest.param(False, marks=pytest.mark.reliability)])
     def test_between_any_two_steps(self, tmp_path: Path, exists: bool) -> None:
         """All outputs are old or all are new, a folder among them, and the message is true."""
         modules = (caspar.io.replace, caspar.cli.outputs, caspar.colmap.files.folder, contextlib)

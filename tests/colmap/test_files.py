@@ -20,8 +20,8 @@ import caspar.colmap.files.folder
 import caspar.io.replace
 from caspar.colmap import Model, ModelFormat, Points, read_model, write_model
 from caspar.errors import FileFormatError, InputError, OptionError
-from tests.covering import covering
 from tests.colmap.models import ROOT, SYNTHETIC, equal_arrays, packed, synthetic, tiny
+from tests.covering import covering
 from tests.io.interrupted_steps import FailingCalls, InterruptAt, contents
 
 FORMATS = [kind.value for kind in ModelFormat]
@@ -127,9 +127,7 @@ class TestAllFilesOrNone:
             folder.rmdir()
         return folder
 
-    @pytest.mark.parametrize(
-        "exists", [True, pytest.param(False, marks=pytest.mark.reliability)]
-    )
+    @pytest.mark.parametrize("exists", [True, pytest.param(False, marks=pytest.mark.reliability)])
     def test_interrupts_between_any_two_steps(self, tmp_path: Path) -> None:
         modules = (caspar.io.replace, caspar.colmap.files.folder, contextlib)
         files = {str(module.__file__) for module in modules}

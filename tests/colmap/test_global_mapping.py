@@ -41,10 +41,13 @@ def _rotated(database: Path) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.reliability),
         {"cameras": 2, "frames": 5},
         {"outliers": 0.1, "points": 400},
-        {"lens": ("OPENCV", [1280.0, 1280.0, 512.0, 384.0, 0.05, 0.01, 0.001, -0.001])},
+        pytest.param(
+            {"lens": ("OPENCV", [1280.0, 1280.0, 512.0, 384.0, 0.05, 0.01, 0.001, -0.001])},
+            marks=pytest.mark.reliability,
+        ),
     ],
     ids=["one camera", "rig", "outliers", "opencv"],
 )

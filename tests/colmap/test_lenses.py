@@ -61,7 +61,9 @@ def test_one_factor_and_one_node_type() -> None:
     assert np.unique(numbers).tolist() == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("refines_principal", [False, True])
+@pytest.mark.parametrize(
+    "refines_principal", [False, pytest.param(True, marks=pytest.mark.reliability)]
+)
 def test_values_are_those_of_a_factor_for_each_model(
     refines_principal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

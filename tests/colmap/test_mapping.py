@@ -35,7 +35,7 @@ def _options(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.reliability),
         {"cameras": 2, "frames": 5},
         {"outliers": 0.2, "points": 400},
     ],

@@ -34,6 +34,7 @@ FACTORS: dict[str, Factor] = {
     "prior_state_logarithm": factors.prior(STATE, chart="logarithm"),
     "between_rot3": factors.between(sf.Rot3),
     "between_rot2": factors.between(sf.Rot2),
+    "between_projective": factors.between(factors.SL4),
     "between_bias": factors.between(factors.ImuBias),
     "hand_eye": factors.hand_eye(),
     "robot_world_hand_eye": factors.robot_world_hand_eye(),

@@ -154,8 +154,12 @@ def test_the_projective_group_and_its_steps() -> None:
     assert_allclose(back @ by_step, np.eye(15), atol=1e-10)
 
 
+@pytest.mark.reliability
 def test_maps_of_no_calibration_are_joined() -> None:
-    """A loop of exact relative transformations is found again."""
+    """A loop of exact relative transformations is found again.
+
+    Its factor, which compiles for long, is also one of `every_factor`.
+    """
     rng = np.random.default_rng(5)
     true = [np.eye(4), *(_projective(rng) for _ in range(5))]
     pairs = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (1, 4)]

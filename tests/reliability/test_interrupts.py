@@ -23,7 +23,7 @@ def hits_and_output(module: str, count: int, folder: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "count", [20, pytest.param(300, marks=pytest.mark.reliability)], ids=["few", "many"]
+    "count", [8, pytest.param(300, marks=pytest.mark.reliability)], ids=["few", "many"]
 )
 def test_everything_works_after_random_interrupts(count: int, tmp_path: Path) -> None:
     hits, output = hits_and_output("interrupted", count, tmp_path)

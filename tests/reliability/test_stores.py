@@ -1,4 +1,7 @@
-"""Results do not depend on what happens to the cache: the bounded part of `stores`."""
+"""Results do not depend on what happens to the cache: the bounded part of `stores`.
+
+That no damaged entry is read, `tests/runtime/test_cache.py` finds bit by bit.
+"""
 
 import os
 from pathlib import Path
@@ -27,6 +30,7 @@ def wanted(cache: Path) -> stores.Outcome:
     return outcome
 
 
+@pytest.mark.reliability
 def test_flipped_bits(wanted: stores.Outcome, cache: Path) -> None:
     num_entries = len(stores.files_of(cache))
     assert num_entries > 5
