@@ -20,6 +20,7 @@ from caspar.kernels.call.compiled import kernel_source
 from caspar.runtime.nvidia.nvrtc import compile_source
 from caspar.version import install_command
 from tests.autodiff.call_cases import COUNT, call_of, given, mixed
+from tests.covering import first
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.kernels.test_patterns import use_backend
@@ -34,6 +35,10 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "harness":
         use_backend(monkeypatch, HarnessBackend())
     return str(request.param)
+
+
+# CUDA's texts of the same accesses are run by `tests/kernels/test_patterns.py`
+ON_THE_PROCESSOR = pytest.mark.parametrize("backend", first(1, ["cpu", "harness"]), indirect=True)
 
 
 def cotangents_of(call: Call, values: list[Any], seed: int = 1) -> list[Any]:
@@ -71,6 +76,7 @@ def slope(
     ) / (60.0 * step)
 
 
+@ON_THE_PROCESSOR
 def test_every_access_has_the_right_derivative(backend: str) -> None:
     call, values = call_of(given())
     cotangents = cotangents_of(call, values)
@@ -98,9 +104,7 @@ def test_float32_is_float64_rounded() -> None:
         np.testing.assert_allclose(one, other, atol=2e-5 * max(np.abs(other).max(), 1.0))
 
 
-@pytest.mark.parametrize(
-    "backend", ["cpu", pytest.param("harness", marks=pytest.mark.reliability)], indirect=True
-)
+@ON_THE_PROCESSOR
 def test_the_derivative_of_a_derivative(backend: str) -> None:
     """A kernel that is pulled is a kernel: <w, J^T y'> has derivatives by x and y'."""
     call, values = call_of(given(count=40))

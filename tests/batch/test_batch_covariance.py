@@ -10,6 +10,7 @@ import caspar
 from caspar.errors import InputError, OptionError
 from tests.batch.batch_cases import CASES, Case, curves, decay, paths, reprojection, views
 from tests.batch.test_batch_solver import ragged
+from tests.covering import usual
 from tests.harness_backend import HarnessBackend
 
 
@@ -19,8 +20,9 @@ def _solved(case: Case) -> tuple[caspar.BatchSolver, dict[str, object]]:
     return solver, {**case.arrays, **result.values}
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "scaled"), usual([("paths", True), ("cameras", False)], CASES, [False, True])
+)
 def test_as_one_by_one(name: str, scaled: bool) -> None:
     case = CASES[name]()
     solver, arrays = _solved(case)

@@ -12,6 +12,7 @@ from caspar.batch.generate.shape import Team
 from caspar.errors import InputError
 from tests.batch.batch_cases import Camera, decay, reprojection, views
 from tests.batch.test_batch_solver import FLAT, ragged
+from tests.covering import alternating
 from tests.harness_backend import HarnessBackend
 
 
@@ -47,8 +48,7 @@ def test_rows_of_each_problem_or_of_all() -> None:
     assert_array_equal(_solved(same, start).values["Camera"], expected.values["Camera"])
 
 
-@pytest.mark.parametrize("team", Team)
-@pytest.mark.parametrize("backend", ["cpu", "harness"])
+@pytest.mark.parametrize(("team", "backend"), alternating(Team, ["harness", "cpu"]))
 def test_ragged_index_into_a_shared_template(backend: str, team: Team) -> None:
     start, points, pixels = views()
     shared = np.ascontiguousarray(points.reshape(1, -1, 3))

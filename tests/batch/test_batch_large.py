@@ -14,7 +14,7 @@ from tests.batch.batch_cases import CASES, Case, anchor, decay, distance
 from tests.batch.test_batch_solver import ragged
 from tests.batch.test_batch_stiff import lines, sample
 from tests.batch.test_batch_teams import spectra
-from tests.covering import alternating
+from tests.covering import usual
 
 
 @pytest.fixture
@@ -26,7 +26,10 @@ def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 ALL = {**CASES, "spectra": spectra}
 
 
-@pytest.mark.parametrize(("name", "precision"), alternating(ALL, ["float64", "float32"]))
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    usual([("paths", "float64"), ("curves", "float32")], ALL, ["float64", "float32"]),
+)
 @pytest.mark.usefixtures("all_are_large")
 def test_each_is_as_singly(name: str, precision: Any) -> None:
     case: Case = ALL[name]()

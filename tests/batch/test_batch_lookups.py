@@ -14,6 +14,7 @@ from caspar.batch.generate.shape import Team
 from caspar.errors import InputError
 from caspar.options import BatchPrecisionName
 from caspar.runtime.nvidia.nvrtc import compile_text
+from tests.covering import alternating, first, usual
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 
@@ -158,8 +159,8 @@ def batch(factor: Any, backend: Any, team: Team | None = None, precision: Any = 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here")
 
 
-@pytest.mark.parametrize("team", Team)
-@pytest.mark.parametrize("backend", ["cpu", pytest.param("harness", marks=needs_compiler)])
+@needs_compiler
+@pytest.mark.parametrize(("team", "backend"), alternating(Team, ["cpu", "harness"]))
 def test_instances_name_their_tables(backend: str, team: Team) -> None:
     own = alignments()
     solver = batch(aligned, "cpu" if backend == "cpu" else HarnessBackend(), team)
@@ -248,7 +249,7 @@ def spots() -> tuple[NDArray[Any], dict[str, Any]]:
     return true, own
 
 
-@pytest.mark.parametrize("team", Team)
+@pytest.mark.parametrize("team", first(1, Team))
 def test_photometry_by_a_spline(team: Team) -> None:
     true, own = spots()
     dx, dy = (own["pixel"] - true[:, None, :2]).transpose(2, 0, 1)
@@ -303,7 +304,7 @@ def paths(num_problems: int, num_places: int) -> tuple[dict[str, Any], dict[str,
     return arrays, {"Way": held.reshape(-1)}
 
 
-@pytest.mark.parametrize("num_places", [20, 60])
+@pytest.mark.parametrize("num_places", first(1, [20, 60]))
 def test_paths_through_a_distance_field(num_places: int) -> None:
     arrays, fixed = paths(3, num_places)
     result = batch([clear, smooth], "cpu").solve(arrays, fixed=fixed)
@@ -394,8 +395,10 @@ def strict_problems() -> tuple[dict[str, Any], NDArray[np.bool_]]:
     return {"Shift": start, "strictly": own}, is_outside
 
 
-@pytest.mark.parametrize("team", [*Team, None])
-@pytest.mark.parametrize("is_ragged", [False, True])
+@pytest.mark.parametrize(
+    ("team", "is_ragged"),
+    usual([(Team.THREAD, False), (Team.WARP, True)], [*Team, None], [False, True]),
+)
 def test_instances_outside_are_left_out_and_counted(team: Team | None, is_ragged: bool) -> None:
     arrays, is_outside = strict_problems()
     assert (is_outside.sum(axis=1)[:-1] > 2).all()

@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 import caspar
 from caspar.options import BatchPrecisionName
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.batch.batch_cases import CASES
-from tests.covering import covering
+from tests.covering import usual
 from tests.harness_backend import HarnessBackend
 
 
@@ -16,7 +17,18 @@ class _Sources(HarnessBackend):
     """A backend of which only texts are asked for."""
 
 
-@covering(name=CASES, precision=["float32", "float64"], arch=["sm_75", "sm_90"])
+@pytest.mark.parametrize(
+    ("name", "precision", "arch"),
+    usual(
+        [
+            *[("cameras", "float32", "sm_90"), ("curves", "float32", "sm_75")],
+            ("triangles", "float64", "sm_90"),
+        ],
+        CASES,
+        ["float32", "float64"],
+        ["sm_75", "sm_90"],
+    ),
+)
 def test_kernels_compile(name: str, precision: BatchPrecisionName, arch: str) -> None:
     case = CASES[name]()
     solver: Any = caspar.BatchSolver(case.factors, backend=_Sources(), precision=precision)

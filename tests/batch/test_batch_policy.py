@@ -34,7 +34,7 @@ from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES
 from tests.solver import policy_cases
 
-NUM_RANDOM = 6000
+NUM_RANDOM = 2500
 
 Decided = tuple[PolicyState, TriedStep, CompleteOptions, CostChanges]
 

@@ -22,11 +22,12 @@ from caspar.runtime.nvidia.nvrtc import compile_text
 from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES, Case, Floats, anchor, curves, distance, triangles
 from tests.batch.test_batch_teams import ALL, spectra
-from tests.covering import alternating
+from tests.covering import alternating, first, usual
 from tests.harness_backend import HarnessBackend
 from tests.solver.test_stiff import on_circle
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "harness"])
+PROCESSOR = pytest.mark.parametrize("backend", first(1, ["cpu", "harness"]))
 
 
 Given = caspar.ConstSequential
@@ -115,8 +116,7 @@ def lines(start_s: float, num_lines: int) -> tuple[dict[str, Any], Floats, Float
     return given, rates, 0.5 * (left**2).sum(axis=1)
 
 
-@BACKENDS
-@pytest.mark.parametrize("start_s", [1e8, 1.7e9])
+@pytest.mark.parametrize(("start_s", "backend"), alternating([1e8, 1.7e9], ["cpu", "harness"]))
 def test_lines_over_unix_seconds(start_s: float, backend: str) -> None:
     given, rates, costs = lines(start_s, 3)
     solver = batch_solver(sample, backend)
@@ -162,7 +162,7 @@ def test_polynomials_over_years(degree: int, factor: Any) -> None:
     assert_allclose(result.final_cost, 0.5 * np.square(left).sum(axis=1), rtol=1e-6)
 
 
-@BACKENDS
+@PROCESSOR
 def test_circles_from_far_away(backend: str) -> None:
     angles = np.random.default_rng(3).uniform(0.0, 2.0 * np.pi, 12)
     points = np.stack([3.0 + 2.0 * np.cos(angles), -1.0 + 2.0 * np.sin(angles)], axis=1)
@@ -229,7 +229,14 @@ def bounded_and_weighted() -> tuple[Case, dict[str, Any]]:
     return replace(case, arrays={**case.arrays, "decay": samples, "Curve": start}), bounds
 
 
-@pytest.mark.parametrize(("name", "backend"), alternating([*ALL, "bounded"], ["harness", "cpu"]))
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    usual(
+        [("paths", "harness"), ("spectra", "cpu"), ("bounded", "cpu")],
+        [*ALL, "bounded"],
+        ["harness", "cpu"],
+    ),
+)
 def test_decompositions_find_what_normal_equations_find(
     name: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +278,7 @@ def test_others_do_not_notice() -> None:
         assert_array_equal(whole.iterations[place], part.iterations)
 
 
-@BACKENDS
+@PROCESSOR
 def test_what_is_free_is_left_to_damping(backend: str) -> None:
     """Without anchors triangles may move and turn: there is no step without damping."""
     case = triangles(num_problems=4)
@@ -347,7 +354,8 @@ def ring(num_places: int) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("name", "arch"), alternating(["ring", *CASES, "spectra"], ["sm_90", "sm_75"])
+    ("name", "arch"),
+    usual([("ring", "sm_90"), ("paths", "sm_75")], ["ring", *CASES, "spectra"], ["sm_90", "sm_75"]),
 )
 def test_kernels_compile(name: str, arch: str) -> None:
     """That of 48 unknowns is the largest on a GPU."""

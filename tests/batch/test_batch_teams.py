@@ -13,7 +13,7 @@ from caspar.codegen.targets import TARGETS
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.batch.batch_cases import CASES, Case, curves, decay, near, paths, triangles
 from tests.batch.test_batch_solver import FLAT, ragged
-from tests.covering import alternating, covering
+from tests.covering import first, usual
 from tests.harness_backend import HarnessBackend
 
 NUM_BUMPS = 5
@@ -74,7 +74,7 @@ def by_warp(case: Case, **choices: Any) -> caspar.BatchSolver:
     return solver
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", first(2, ["paths", "triangles", "spectra", "curves", "cameras"]))
 def test_a_warp_finds_what_a_thread_finds(name: str) -> None:
     case = ALL[name]()
     solver = by_warp(case)
@@ -93,7 +93,10 @@ def test_a_warp_finds_what_a_thread_finds(name: str) -> None:
     assert_allclose(covariance, wanted, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "precision"), alternating(ALL, ["float64", "float32"]))
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    usual([("paths", "float32"), ("spectra", "float64")], ALL, ["float64", "float32"]),
+)
 def test_cuda_text_gives_the_same(name: str, precision: str) -> None:
     case = ALL[name]()
     result = by_warp(case, precision=precision).solve(case.arrays, fixed=case.fixed)
@@ -151,7 +154,15 @@ def test_ragged_bounded_and_spoilt_problems(backend: str) -> None:
     assert case.factors[1] is near
 
 
-@covering(name=ALL, precision=["float32", "float64"], arch=["sm_75", "sm_90"])
+@pytest.mark.parametrize(
+    ("name", "precision", "arch"),
+    usual(
+        [("paths", "float32", "sm_75"), ("spectra", "float64", "sm_90")],
+        ALL,
+        ["float32", "float64"],
+        ["sm_75", "sm_90"],
+    ),
+)
 def test_kernels_compile(name: str, precision: str, arch: str) -> None:
     case = ALL[name]()
     solver = by_warp(case, backend=HarnessBackend(), precision=precision)

@@ -1,9 +1,12 @@
-"""The same bytes from every process: sources and plan keys depend on nothing but the factors."""
+"""The same bytes from every process: sources, plan keys, passes and drawings.
+
+They depend on nothing but factors and graphs, neither on hash seeds nor on what came before.
+"""
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,14 +24,18 @@ import hashlib, sys
 from caspar.codegen.targets import TARGETS
 from caspar.driver import SolverDesign, generate_sources
 from caspar.options import Precision
+from tests.inspect.cases import all_drawings
+from tests.passes.random_kernels import digests
 from tests.support_problems import PROBLEMS, Way
-order, *names = sys.argv[1:]
-names.sort(reverse=order == "reversed")
-lines = []
-for name in names:
+order, *chosen = sys.argv[1:]
+chosen.sort(reverse=order == "reversed")
+lines = [f"graph {digest}" for digest in digests()]
+lines.append("drawing " + hashlib.sha256(all_drawings(1, 40).encode()).hexdigest())
+for one in chosen:
+    name, *targets = one.split()
     problem = PROBLEMS[name]()
     lines += [f"{name} {factor.name} {factor.key}" for factor in problem.factors]
-    for target in [TARGETS["cuda"]] if name == "bundle_adjustment" else TARGETS.values():
+    for target in map(TARGETS.__getitem__, targets):
         form = problem.form(Way(target.name))
         design = SolverDesign(problem.factors, problem.nodes, Precision.MIXED, target, form)
         sources = generate_sources(design)
@@ -40,10 +47,10 @@ print("\\n".join(sorted(lines)))
 """
 
 
-def described(hash_seed: int, order: str, names: Sequence[str]) -> list[str]:
-    """Digests of all sources and the keys of the factors, made in a process of its own."""
+def described(hash_seed: int, order: str, chosen: Mapping[str, Sequence[str]]) -> list[str]:
+    """Digests of what is made of random graphs, and of all sources and keys, in a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, order, *names],
+        [sys.executable, "-c", PROGRAM, order, *(" ".join([k, *v]) for k, v in chosen.items())],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)},
         check=True,
@@ -54,35 +61,32 @@ def described(hash_seed: int, order: str, names: Sequence[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
+BOTH = ("cuda", "cpu")
+
+
 @pytest.mark.parametrize(
-    "names",
+    "chosen",
     [
-        pytest.param(["bundle_adjustment", "pose_graph"], id="usual"),
-        pytest.param(list(PROBLEMS), id="all", marks=pytest.mark.reliability),
+        pytest.param({"bundle_adjustment": ["cuda"], "pose_graph": ["cpu"]}, id="usual"),
+        pytest.param(
+            {"bundle_adjustment": ["cuda"], "pose_graph": BOTH, "robust": BOTH},
+            id="all",
+            marks=pytest.mark.reliability,
+        ),
     ],
 )
-def test_hash_seed_and_history_do_not_matter(names: list[str]) -> None:
+def test_hash_seed_and_history_do_not_matter(chosen: Mapping[str, Sequence[str]]) -> None:
     """Two processes with other hashes, which meet the factors in another order."""
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(described, (1, 2), ("sorted", "reversed"), (names, names))
+        first, second = pool.map(described, (1, 2), ("sorted", "reversed"), (chosen, chosen))
     assert first == second
-    expected = {found for found in expected_kernels() if found[0] in names}
-    assert {tuple(line.split()[:3]) for line in first if not is_key(line)} == expected
-
-
-def is_key(line: str) -> bool:
-    problem, factor, *_ = line.split()
-    return factor in {traced.name for traced in PROBLEMS[problem]().factors}
-
-
-def expected_kernels() -> set[tuple[str, str, str]]:
-    """Problem, target and kernel of every source there should be."""
-    both = ["cuda", "cpu"]
-    targets = {"bundle_adjustment": ["cuda"], "pose_graph": both, "robust": both}
-    return {
+    found = [line.split() for line in first]
+    assert sum(words[0] == "graph" for words in found) > 30
+    assert sum(words[0] == "drawing" for words in found) == 1
+    assert {tuple(words[:3]) for words in found if words[1] in BOTH} == {
         (problem, target, name)
-        for problem, names in targets.items()
-        for target in names
+        for problem, targets in chosen.items()
+        for target in targets
         for name in kernel_names(problem, Way(target))
     }
 

@@ -24,7 +24,7 @@ from caspar.memory.accessors.sums.slots import (
 )
 from caspar.memory.kernel import KernelBuilder, KernelSpec
 from caspar.memory.patterns import ReadSequential, WriteSequential
-from tests.covering import covering
+from tests.covering import alternating
 from tests.harness import find_compiler
 from tests.memory.tiling.node_tile_problems import draw_problem
 from tests.support_cases import SPARE, KernelCase
@@ -33,9 +33,12 @@ from tests.support_kernels import CompiledKernels, assert_exact
 needs_compiler = pytest.mark.skipif(
     find_compiler() is None, reason="no C++ compiler on this machine"
 )
-FLOATS = (DType.FLOAT32, DType.FLOAT64)
-DIMS = (1, 2, 3, 4, 9)
-COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
+SINGLE, DOUBLE = DType.FLOAT32, DType.FLOAT64
+TYPES = ((DOUBLE, SINGLE), (SINGLE, DOUBLE), (SINGLE, SINGLE), (DOUBLE, DOUBLE))
+"""Of storage, and what is computed in."""
+
+DIMS = (1, 3, 4, 9)
+COUNTS = (1, 31, BLOCK_SIZE, 2500)
 COPIES = (1, 2, FEWER_SLOTS, USUAL_SLOTS, MAX_OBJECT_SLOTS)
 
 
@@ -88,8 +91,9 @@ def test_number_of_slots(num_items: int, num_objects: int, slots: int) -> None:
 
 
 @needs_compiler
-@covering(storage=FLOATS, computing=FLOATS, many=[False, True])
-def test_slots_are_summed_and_begun(storage: DType, computing: DType, many: bool) -> None:
+@pytest.mark.parametrize(("many", "types"), alternating([False, True], TYPES))
+def test_slots_are_summed_and_begun(many: bool, types: tuple[DType, DType]) -> None:
+    storage, computing = types
     specs = {dim: sum_kernel(dim, storage, computing, many=many) for dim in DIMS}
     compiled = CompiledKernels(list(specs.values()))
     for dim, spec in specs.items():
@@ -103,9 +107,10 @@ def test_slots_are_summed_and_begun(storage: DType, computing: DType, many: bool
 
 
 @needs_compiler
-@covering(storage=FLOATS, computing=FLOATS, tiled=[True, False])
-def test_tiles_add_to_their_slots(tiled: bool, storage: DType, computing: DType) -> None:
+@pytest.mark.parametrize(("tiled", "types"), alternating([True, False], TYPES))
+def test_tiles_add_to_their_slots(tiled: bool, types: tuple[DType, DType]) -> None:
     """Only on CUDA. Many scalars are added in groups."""
+    storage, computing = types
     dims = (3, 9, MANY_SCALARS + 1, 45)
     specs = {dim: add_kernel(dim, storage, computing, tiled=tiled) for dim in dims}
     compiled = CompiledKernels(list(specs.values()), cpu=False)

@@ -28,6 +28,7 @@ from caspar.memory.patterns import (
     WriteSequential,
 )
 from caspar.options import Precision
+from tests.covering import alternating
 from tests.frontend.factors.residuals import FACTORS, random_storage
 
 Array = NDArray[np.float64]
@@ -155,8 +156,10 @@ class Evaluated:
         return result | {"curvature": found["curvature"][0, 0]}
 
 
-@STORAGES
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize(
+    ("name", "storage"),
+    alternating(FACTORS, [JacobianStorage.RECOMPUTED, JacobianStorage.STORED]),
+)
 def test_blocks_gradients_and_products_belong_to_one_jacobian(
     name: str, storage: JacobianStorage
 ) -> None:

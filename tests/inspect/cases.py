@@ -7,6 +7,8 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.codegen.targets import TARGETS
+from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
+from caspar.inspect.pictures.draw_program import draw_program
 from caspar.inspect.progress import Progress
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
@@ -15,6 +17,7 @@ from caspar.ir.ops import Op
 from caspar.ir.program import Program
 from caspar.passes.pipeline import StageResult, compile_graph
 from caspar.passes.scheduling.steps import Schedule
+from tests.ir.random_graphs import random_graph
 
 
 class Spot(sf.V2):
@@ -54,6 +57,13 @@ def scheduled(graph: Graph, target: str = "cuda") -> Scheduled:
     graphs = [result for result in observed.values() if isinstance(result, Graph)]
     (schedule,) = (result for result in observed.values() if isinstance(result, Schedule))
     return Scheduled(graphs[-1], schedule, program)
+
+
+def all_drawings(seed: int, num_calls: int) -> str:
+    """A random graph, its program and the state after nine steps."""
+    case = scheduled(random_graph(seed, num_calls, DType.FLOAT32))
+    drawn = draw_progress(case.after(9), "a") + draw_program(case.program, "b")
+    return drawn + draw_graph(case.graph, "c")
 
 
 def paper_figure() -> Graph:

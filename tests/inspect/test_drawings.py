@@ -1,11 +1,7 @@
-"""Drawings are valid SVG, hold what they should, and are the same bytes every time."""
+"""Drawings are valid SVG and hold what they should; `test_determinism` compares their bytes."""
 
-import os
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -130,7 +126,7 @@ def test_text_is_escaped() -> None:
     assert texts(svg) == ["a < b & c"]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_graphs_can_be_drawn(seed: int) -> None:
     case = scheduled(random_graph(seed, 40, DType.FLOAT32))
     for svg in (
@@ -141,32 +137,3 @@ def test_random_graphs_can_be_drawn(seed: int) -> None:
         width, height = (float(parsed(svg).attrib[name]) for name in ("width", "height"))
         assert 100.0 < width < 20_000.0
         assert 100.0 < height < 20_000.0
-
-
-PROGRAM = """
-from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
-from caspar.inspect.pictures.draw_program import draw_program
-from tests.inspect.cases import scheduled
-from tests.ir.random_graphs import random_graph
-from caspar.ir.dtype import DType
-import hashlib
-case = scheduled(random_graph(1, 80, DType.FLOAT32))
-drawn = draw_progress(case.after(9), "a") + draw_program(case.program, "b")
-print(hashlib.sha256((drawn + draw_graph(case.graph, "c")).encode()).hexdigest())
-"""
-
-
-def test_other_processes_draw_the_same_bytes() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=500,
-        ).stdout
-        for seed in ("0", "1")
-    }
-    assert len(digests) == 1

@@ -15,7 +15,6 @@ from caspar.inspect import FactorInspection, inspect_factor
 from caspar.ir.dtype import DType
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision
-from tests.inspect.cases import distance
 from tests.support_problems import odometry, sighting
 
 
@@ -121,13 +120,6 @@ def test_the_trace_is_the_factors_or_the_node_types(inspection: FactorInspection
     assert str(inspection.trace) == str(inspection["score"].trace)
     assert str(inspection.trace).startswith("factor sighting: 3 residual rows\n")
     assert str(inspection["Landmark__solve"].trace).startswith("node type Landmark: storage 3")
-
-
-def test_resources_are_those_of_all_kernels() -> None:
-    small = inspect_factor(distance, arch="sm_86")
-    reports = small.resources.reports
-    assert [report.name for report in reports] == list(small)
-    assert {report.arch for report in reports} == {"sm_86"}
 
 
 def test_a_factor_says_what_it_has(inspection: FactorInspection) -> None:

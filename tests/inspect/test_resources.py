@@ -33,7 +33,7 @@ KNOWN = [
 
 @pytest.fixture(scope="module")
 def inspection() -> FactorInspection:
-    return inspect_factor(distance)
+    return inspect_factor(distance, arch="sm_86")
 
 
 @pytest.mark.parametrize(("arch", "registers", "shared", "block_size", "warps"), KNOWN)
@@ -65,7 +65,9 @@ def test_an_architecture_without_known_limits_has_no_occupancy() -> None:
 def test_the_table_has_a_row_for_each_kernel(inspection: FactorInspection) -> None:
     view = inspection.resources
     lines = str(view).splitlines()
-    assert lines[0] == f"sm_90, NVRTC {nvrtc_version()}"
+    assert [report.name for report in view.reports] == list(inspection)
+    assert {report.arch for report in view.reports} == {"sm_86"}
+    assert lines[0] == f"sm_86, NVRTC {nvrtc_version()}"
     assert all(len(line) <= WIDTH for line in lines)
     rows = {line.split()[0]: line.split() for line in lines if line.split()[:1]}
     head = rows["kernel"]
@@ -92,7 +94,7 @@ def test_one_kernel_shows_every_kind_and_region(inspection: FactorInspection) ->
     report = inspection["product"].report
     assert f"{report.num_values} values, {report.predicted_registers} registers" in text
     assert re.search(rf"^registers +{report.resources.registers}$", text, re.M) is not None
-    assert re.search(r"^occupancy +\d+%: \d+ of 64 warps, by \w+", text, re.M) is not None
+    assert re.search(r"^occupancy +\d+%: \d+ of 48 warps, by \w+", text, re.M) is not None
     counts = [report.sass.counts([region]) for region in Region]
     for kind in ("FFMA", "LDG", "atomic"):
         numbers = " +".join(str(found[kind]) for found in counts)

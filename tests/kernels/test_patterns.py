@@ -26,12 +26,15 @@ from tests.kernels.patterns import (
 
 SIZES = (0, 1, 31, 32, 33, 255, 256, 257, 1023, 1025)
 USUAL = {
-    "cpu": ((1, "float32"), (7, "float32"), (16, "float64")),
-    "harness": ((3, "float32"), (7, "float32"), (9, "float32"), (3, "float64")),
+    "cpu": ((9, "float32"), (16, "float64")),
+    "harness": ((7, "float32"), (3, "float64")),
 }
 """By backend the types of the default run, of which each has another last chunk."""
 
-OTHERS = ((2, "float32"), (4, "float32"), (17, "float32"), (1, "float64"))
+OTHERS = (
+    *((1, "float32"), (2, "float32"), (3, "float32"), (4, "float32"), (17, "float32")),
+    (1, "float64"),
+)
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here")
 
@@ -155,6 +158,6 @@ def test_fresh_arrays_that_are_added_to_begin_with_zeros(
 
 
 def test_many_items_on_the_processor() -> None:
-    for draw in draws(5, "float32", (100_003,)):
+    for draw in itertools.islice(draws(5, "float32", (100_003,)), 2):
         check_reads(read_kernel(5), draw)
         check_writes(write_kernel(5), draw)

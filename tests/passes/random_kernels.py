@@ -1,7 +1,4 @@
-"""`python -m tests.passes.random_kernels`: digests of what the compiler makes of random graphs.
-
-Two processes print the same, whatever their hash seeds.
-"""
+"""Digests of what the compiler makes of random graphs: the same in every process."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,9 +15,9 @@ from tests.ir.random_graphs import random_case
 from tests.passes.checking import all_schedules
 from tests.passes.kernels import KERNELS
 
-NUM_GRAPHS = 24
-NUM_SCHEDULED = 6
-NUM_COMPILED = 4
+NUM_GRAPHS = 12
+NUM_SCHEDULED = 4
+NUM_COMPILED = 3
 
 
 def kernel_of(case: GraphCase) -> KernelSpec:
@@ -61,7 +58,3 @@ def _stages(case: GraphCase, target: Target) -> str:
 
 def _digest(made: object) -> str:
     return hashlib.sha256(repr(made).encode()).hexdigest()
-
-
-if __name__ == "__main__":
-    print("\n".join(digests()))

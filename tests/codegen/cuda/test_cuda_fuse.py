@@ -20,6 +20,7 @@ from caspar.memory.accessors.sums.shared_atomics import AddSharedRuns
 from caspar.memory.kernel import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.runtime.nvidia.nvrtc import compile_text
+from tests.covering import newest
 from tests.support_loops import REDUCTION, SCALARS, loop_sources, own_lines
 
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
@@ -130,7 +131,7 @@ def test_a_loop_is_written_once() -> None:
     assert fused(*PHASES) is fused(*PHASES)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", newest(ARCHITECTURES))
 def test_nvrtc_compiles_it(arch: str) -> None:
     text = fused(*PHASES).text
     alone = [compile_text(SOURCES[name].text, arch).resources[name] for name in SOURCES]

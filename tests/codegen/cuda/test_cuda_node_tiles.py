@@ -92,14 +92,14 @@ def assert_same_tiles(problem: Problem, tile_size: int, *, keep_order: bool = Fa
 @needs_compiler
 @pytest.mark.parametrize(("name", "tile_size"), alternating(sorted(PROBLEMS), ORDER_TILE_SIZES))
 def test_equal_those_of_numpy(name: str, tile_size: int) -> None:
-    for count in (0, 1, 127, 129, 1025, 5003):
+    for count in (0, 1, 129, 5003):
         assert_same_tiles(draw_problem(name, count), tile_size)
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
 def test_orders_equal_those_of_numpy(name: str) -> None:
-    for count in (0, 1, 129, 5003):
+    for count in (1, 1025):
         problem = draw_problem(name, count)
         assert_same_tiles(problem, 128, keep_order=True)
         if problem.partner is None:

@@ -25,7 +25,7 @@ from caspar.memory.tiling.tiles import (
     build_tile_order,
 )
 from caspar.runtime.nvidia.nvrtc import compile_text
-from tests.covering import newest
+from tests.covering import alternating, newest
 from tests.harness import CudaModule, KernelArgument, compile_cuda, find_compiler
 from tests.kernels.patterns import INDEX_KINDS
 from tests.memory.tiling.test_tiles import FAR_APART
@@ -90,8 +90,7 @@ def assert_same(made: TileOrder | TileIndex, expected: TileOrder | TileIndex, wh
 
 
 @needs_compiler
-@tile_sizes
-@pytest.mark.parametrize("arch", [75, 80])
+@pytest.mark.parametrize(("tile_size", "arch"), alternating(ORDER_TILE_SIZES, [80, 75]))
 def test_tiles_equal_those_of_numpy(tile_size: int, arch: int) -> None:
     """Warps have instructions for sums and bounds since sm_80."""
     module = compile_cuda(sort_source(tile_size), arch=arch)

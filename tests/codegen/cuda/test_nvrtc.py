@@ -1,8 +1,8 @@
 """NVRTC compiles every kernel: no warnings, registers as predicted, for several architectures.
 
-Those of a few problems and ways are compiled with precisions and architectures in turn;
-`-m reliability` compiles all for all. Kernels that may need more registers than
-there are, which is where architectures differ, are compiled for all of them here too.
+Those of a few problems and ways are compiled, in another precision and for another architecture
+each; `-m reliability` compiles all for all. Kernels that may need more registers than there are,
+which is where architectures differ, are compiled for all of them here too.
 """
 
 import importlib
@@ -32,8 +32,9 @@ from caspar.memory.accessors.sums.runs import AddRuns
 from caspar.memory.kernel import KernelSpec, ReduceSpec
 from caspar.options import Precision
 from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source, compile_text
+from tests.covering import usual
 from tests.support_kernels import generate, one_text
-from tests.support_problems import Way, distinct_specs, most_unlike
+from tests.support_problems import PROBLEMS, Way, distinct_specs
 
 FOLDER = Path(__file__).parents[3] / "examples"
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
@@ -43,9 +44,6 @@ EXAMPLES = (
     "tests.support_problems",
     *(f"examples.{path.stem}" for path in sorted(FOLDER.glob("*.py"))),
 )
-LARGEST = ("examples.bundle_adjustment", "examples.camera_calibration", "examples.inertial_navigation")
-"""The examples whose kernels take the most registers. Others are compiled by `-m reliability`; what
-their kernels are made like is in `test_solver_kernels_compile_to_few_registers`."""
 
 MAX_REGISTERS = 255
 REGISTERS_OF_BLOCK = 1 << 16
@@ -74,7 +72,15 @@ bytes more: stores and loads together."""
 
 
 @pytest.mark.parametrize(
-    ("problem", "way", "precision", "arch"), most_unlike(Precision, reversed(ARCHITECTURES))
+    ("problem", "way", "precision", "arch"),
+    usual(
+        [
+            ("robust", Way.FULL, Precision.MIXED, "sm_90"),
+            ("robust", Way.CUDA, Precision.FLOAT64, "sm_75"),
+            ("pose_graph", Way.CUDA, Precision.FLOAT32, "sm_86"),
+        ],
+        *(PROBLEMS, Way, Precision, ARCHITECTURES),
+    ),
 )
 def test_solver_kernels_compile_to_few_registers(
     problem: str,
@@ -139,13 +145,7 @@ def _compiled_where_it_matters(
         }
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        pytest.param(one, marks=() if one in LARGEST else pytest.mark.reliability)
-        for one in EXAMPLES
-    ],
-)
+@pytest.mark.parametrize("module", EXAMPLES)
 @pytest.mark.parametrize(
     "archs",
     [(), pytest.param(ARCHITECTURES, marks=pytest.mark.reliability)],

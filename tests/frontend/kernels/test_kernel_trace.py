@@ -37,6 +37,7 @@ from caspar.memory.patterns import (
 )
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.nvrtc import compile_kernel_text
+from tests.covering import first
 from tests.frontend.factors.residuals import random_storage
 from tests.frontend.kernels.kernel_functions import (
     DTYPES,
@@ -171,7 +172,8 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize(
-    "name", ["int", "sin", "item", "kernel", "double", "main", "λ", "größe", "f" * 3000]
+    "name",
+    first(4, ["int", "sin", "größe", "f" * 3000, "item", "kernel", "double", "main", "λ"]),
 )
 def test_names_do_not_meet_those_of_the_generated_text(name: str) -> None:
     """Kernels called like keywords and functions, of arguments called like what is generated."""
