@@ -1,10 +1,10 @@
 """The budget of a test: `LIMIT_S` of processor time, of its process and the children it waited for.
 
-A test of the default run that takes more is listed at the end, unless `HEAVY` names it; with
-`--budget` it fails the run. Processors differ, and busy ones are slower: only a test above the
-limit is judged, in seconds of the machine on which `_REFERENCE_S` was measured, by a small piece of
-work that is timed right behind it. What a test compiles for all later ones is not its own: see
-`shared_work`.
+A test of the default run that takes more is listed at the end, unless `HEAVY` names it. One that
+takes `MARGIN` times as much fails the run; with `--budget` all of them do. Processors differ, and
+busy ones are slower: only a test above the limit is judged, in seconds of the machine on which
+`_REFERENCE_S` was measured, by a small piece of work that is timed right behind it. What a test
+compiles for all later ones is not its own: see `shared_work`.
 """
 
 import os
@@ -19,39 +19,29 @@ LIMIT_S = 5.0
 
 NUM_SHOWN = 10
 
+MARGIN = 2.0
+"""Times the limit from which on a test fails the run: other work on a machine makes the same test
+take half as long again."""
+
 _EXAMPLES = "it runs whole programs as users do, once"
-_LARGE = "its texts are the largest that NVRTC gets; they are kept between runs"
-_GRAPHS = "it draws many graphs"
 
 HEAVY: dict[str, str] = {
-    "tests/batch/test_batch_stiff.py::test_kernels_compile": _LARGE,
-    "tests/batch/test_batch_teams.py::test_a_warp_finds_what_a_thread_finds": "g++ compiles it",
-    "tests/live/test_growing_graphs.py::test_a_window_knows_what_the_whole_knows": "a long window",
+    "tests/benchmarks/test_command.py::test_a_pose_graph_and_growth_on_a_processor": _EXAMPLES,
     "tests/codegen/test_determinism.py::test_hash_seed_and_history_do_not_matter": (
         "two interpreters compile many kernels"
     ),
-    "tests/passes/test_properties.py::test_the_pipeline": _GRAPHS,
-    "tests/passes/test_properties.py::test_a_stage_keeps_the_evaluation": _GRAPHS,
-    "tests/passes/test_properties.py::test_a_stage_keeps_sums_and_products": _GRAPHS,
-    "tests/frontend/symbolic/test_functions.py::test_values_and_slopes": (
-        "its truth has 500 bits, of 90 functions at 130 points"
-    ),
+    "tests/factors/test_examples.py::test_walking_robot": _EXAMPLES,
     "tests/platforms/test_processors.py::test_few_problems_end_alike": (
         "an interpreter for each kind of processor"
     ),
-    "tests/factors/test_examples.py::test_uwb_ranges": _EXAMPLES,
-    "tests/factors/test_examples.py::test_walking_robot": _EXAMPLES,
-    "tests/passes/graph/test_decompose_powers.py::test_powers_keep_their_values": _GRAPHS,
-    "tests/test_imports.py::test_a_solve_on_the_processor_imports_what_it_uses": (
-        "an interpreter solves without the modules of other tests"
+    "tests/reliability/test_interrupts.py::test_everything_works_after_random_interrupts": (
+        "a new interpreter after each interrupt"
     ),
-    "tests/test_init.py::test_public_modules_can_be_imported": "a fork for each module",
     "tests/solver/test_examples.py::TestSplineLens::test_reaches_the_optimum_of_scipy": (
         "its kernels have 17 nodes an instance"
     ),
     "tests/test_guide.py::test_code_runs": _EXAMPLES,
     "tests/test_guide.py::test_inspect_prints_what_it_says": _EXAMPLES,
-    "tests/test_notebooks.py::test_runs": _EXAMPLES,
 }
 """By test function: why it may take longer."""
 
@@ -100,7 +90,7 @@ class Budget:
         limit_s: Processor time of a test.
         heavy: By test function that may take longer: why.
         slowness: See `slowness`.
-        fails: Whether a test above the limit fails the run.
+        margin: Times the limit from which on a test fails the run.
     """
 
     def __init__(
@@ -108,10 +98,9 @@ class Budget:
         limit_s: float = LIMIT_S,
         heavy: Mapping[str, str] = HEAVY,
         slowness: Callable[[], float] = slowness,
-        *,
-        fails: bool = True,
+        margin: float = MARGIN,
     ) -> None:
-        self._fails = fails
+        self._margin = margin
         self._limit_s, self._heavy, self._slowness = limit_s, heavy, slowness
         self._by_function: defaultdict[str, float] = defaultdict(float)
         self._too_long: dict[str, float] = {}
@@ -160,5 +149,6 @@ class Budget:
         """Fail a run that has passed but for the budget."""
         is_worker = hasattr(session.config, "workerinput")
         passed = session.exitstatus == pytest.ExitCode.OK
-        if self._fails and len(self._too_long) > 0 and passed and not is_worker:
+        longest = max(self._too_long.values(), default=0.0)
+        if longest > self._margin * self._limit_s and passed and not is_worker:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -18,7 +18,7 @@ from hypothesis.internal.conjecture import providers
 
 from caspar.runtime.nvidia import nvrtc
 from caspar.solver.lm import interrupts
-from tests.budget import Budget
+from tests.budget import MARGIN, Budget
 from tests.cards import free_pools, spread_workers
 from tests.kept_nvrtc import kept
 
@@ -42,14 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--budget",
         action="store_true",
-        help="fail if a test takes more processor time than tests/budget.py allows",
+        help="fail if a test takes more processor time than tests/budget.py allows, without margin",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure the tests; compile nothing that an earlier run has compiled."""
     gc.disable()
-    config.pluginmanager.register(Budget(fails=config.getoption("budget")))
+    config.pluginmanager.register(Budget(margin=1.0 if config.getoption("budget") else MARGIN))
     if config.getoption("markexpr") == "gpu":
         spread_workers()
     patch = pytest.MonkeyPatch()

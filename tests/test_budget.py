@@ -67,6 +67,13 @@ def test_a_slow_machine_is_forgiven(pytester: pytest.Pytester) -> None:
     assert result(pytester, 100.0) is pytest.ExitCode.OK
 
 
+def test_what_is_little_above_is_listed(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert result(pytester, 2.0) is pytest.ExitCode.OK
+    assert "test_slow[0]" in capsys.readouterr().out.partition("above the budget")[2]
+
+
 def test_named_functions_may_take_longer(pytester: pytest.Pytester) -> None:
     heavy = {"test_file.py::test_slow": "it is made so"}
     assert result(pytester, 1.0, heavy) is pytest.ExitCode.OK
