@@ -48,14 +48,13 @@ class CudaPlainSteps:
         self._num_numbers = decision.num_numbers
         self._numbers = cupy.zeros(decision.num_numbers + ROW * MOST_STEPS)
         self._on_host = CudaScalars(stream, self._numbers)
-        self._decided_by: tuple[Array, ...] = ()
+        self._scalars: Sequence[Array] = ()
+        self._diagonals: Sequence[Array] = ()
         self._loop: Loop | None = None
 
     def bind_again(self, scalars: Sequence[Array], diagonals: Sequence[Array]) -> bool:
         """See `PlainSteps`: the graph is made when it runs."""
-        places = cupy.asarray(entry_addresses(diagonals) // _BYTES)
-        self._decided_by, self._loop = (places, *scalars), None
-        self._kept = tuple(diagonals)
+        self._scalars, self._diagonals, self._loop = scalars, diagonals, None
         return True
 
     def __call__(
@@ -79,8 +78,8 @@ class CudaPlainSteps:
 
     def _made(self) -> Loop:
         rows = self._numbers[self._num_numbers :]
-        places, *scalars = self._decided_by
-        values = (self._numbers, rows, _ALL_MEMORY, places, int(places.size), *scalars)
+        places = cupy.asarray(entry_addresses(self._diagonals) // _BYTES)
+        values = (self._numbers, rows, _ALL_MEMORY, places, int(places.size), *self._scalars)
         decide = CudaLaunch(self._kernel(), parameter_table(values), 1, values)
         flag = self._numbers[STOP : STOP + 1]
         return graph_loop(self._stream, [*self._step, decide], flag, sizes=(1,))
