@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from caspar.errors import KernelError
 from caspar.frontend.kernels.trace import KernelFunction
+from caspar.frontend.symbolic.lines import locals_of
 from caspar.kernels.kernel import Kernel
 from caspar.options import BackendChoice, BackendName
 
@@ -54,7 +55,7 @@ def kernel(
         >>> length([[3.0, 4.0], [5.0, 12.0]])
         array([ 5., 13.], dtype=float32)
     """
-    local_names = dict(sys._getframe(1).f_locals)
+    local_names = dict(locals_of(sys._getframe(1)))
 
     def decorate(decorated: Callable[..., Any]) -> Kernel:
         if not inspect.isfunction(decorated):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, SupportsIndex, overload
 import caspar
 from caspar.errors import FactorError
 from caspar.frontend.factors.loss import Loss, checked_loss
+from caspar.frontend.symbolic.lines import locals_of
 from caspar.frontend.tracing.signature import UserFunction
 from caspar.options import choice
 
@@ -162,7 +163,7 @@ def factor(
         >>> result.values["Line"].round(3)
         array([[2., 1.]])
     """
-    local_names = dict(sys._getframe(1).f_locals)
+    local_names = dict(locals_of(sys._getframe(1)))
 
     def decorate(decorated: Callable[..., Any]) -> Factor:
         if not inspect.isfunction(decorated):
@@ -235,7 +236,7 @@ def constraint(*, kind: str | ConstraintKind) -> Callable[[Callable[..., Any]], 
         >>> caspar.Solver([near, on_circle]).solve(arrays).values["Spot"].round(3)
         array([[3., 4.]])
     """
-    local_names = dict(sys._getframe(1).f_locals)
+    local_names = dict(locals_of(sys._getframe(1)))
     must_be: ConstraintKind = choice(ConstraintKind, "kind", kind)
 
     def decorate(decorated: Callable[..., Any]) -> Constraint:

@@ -20,8 +20,9 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,22 @@ def _is_running(frame: FrameType | None) -> bool:
     return frame is not None
 
 
+def locals_of(frame: FrameType) -> Mapping[str, Any]:
+    """The local variables of a frame; none where Python would crash (python/cpython#128396)."""
+    if (3, 13) <= sys.version_info < (3, 13, 3) and _would_crash(frame.f_code):
+        return {}
+    return frame.f_locals
+
+
+@lru_cache(1024)
+def _would_crash(code: CodeType) -> bool:
+    """Return whether a comprehension binds a variable that a function in it uses."""
+    return any(
+        one.opname == "LOAD_FAST_AND_CLEAR" and one.argval in code.co_cellvars
+        for one in dis.get_instructions(code)
+    )
+
+
 def line_at(frame: FrameType, number: int, function: str) -> Line:
     """The statement at a line of the file that a frame runs."""
     file = frame.f_code.co_filename
@@ -191,7 +208,7 @@ class _Recorder:
         else:
             may_be = isinstance(error, TypeError | NotImplementedError)
         if may_be and len(self.errors) < _MAX_ERRORS:
-            values = frame.f_locals.values()
+            values = locals_of(frame).values()
             if any(next(_expressions(value, _NEWEST), None) is not None for value in values):
                 self.errors.append(error)
 
@@ -261,7 +278,7 @@ class _FrameRecorder:
     def _look_at_locals(self, frame: FrameType, line: Line) -> None:
         seen = self._seen
         binds = False
-        for name, value in frame.f_locals.items():
+        for name, value in locals_of(frame).items():
             previous = seen.get(name, _ABSENT)
             if previous is not value:
                 seen[name] = value

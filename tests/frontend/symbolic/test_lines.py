@@ -168,6 +168,18 @@ def test_comprehensions_and_lambdas_count_to_their_function() -> None:
     assert origin(a**3) == "residual: scale: Callable[[Any], Any] = lambda value: value**3"
 
 
+def test_a_variable_of_a_comprehension_that_a_function_in_it_uses() -> None:
+    """Python 3.13.0 to 3.13.2 end if they are asked for it."""
+
+    def residual(x: Any) -> Any:
+        exponents = [k for k in range(3) if k > 0]
+        powers = {k: max(x**k for _ in range(k)) for k in exponents}
+        return sf.sin(powers[2])
+
+    line = lines_of(residual, a).of[sf.sin(a**2)]
+    assert line.text == "return sf.sin(powers[2])"
+
+
 def test_generators() -> None:
     def powers(x: Any) -> Iterator[Any]:
         current = sf.sin(x)

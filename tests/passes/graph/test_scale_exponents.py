@@ -44,7 +44,7 @@ def test_evaluation_is_kept(literal: float) -> None:
 @pytest.mark.parametrize("literal", [3.0, 2.0**120, float("inf"), float("nan")])
 def test_other_literals_stay(literal: float) -> None:
     graph = scaled(literal)
-    assert scale_exponents(graph, FREE_SCALING) == graph
+    assert repr(scale_exponents(graph, FREE_SCALING)) == repr(graph)  # NaN equals nothing
 
 
 @pytest.mark.parametrize("costs", [CUDA_FLOAT32, CUDA_FLOAT64, CPU], ids=lambda costs: costs.name)
