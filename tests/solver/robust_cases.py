@@ -220,7 +220,8 @@ def assert_sound(
         allowed += 10.0 * _cost_of_rounding(result, factors, at_end)
     assert abs(result.final_cost - cost) <= allowed
     costs = [result.initial_cost, *(record.cost for record in result.iterations)]
-    assert all(after <= before for before, after in pairwise(costs))
+    # where another method goes on, the same values are scored again, on a GPU in another order
+    assert all(after <= before * (1.0 + 1e-14) for before, after in pairwise(costs))
     assert costs[-1] == result.final_cost
     assert np.isfinite(result.final_cost)
     if result.status.is_success and cost > negligible:
