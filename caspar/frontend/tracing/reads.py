@@ -50,9 +50,13 @@ _CONSTANT = (
     inspect.Signature,
 )
 """Types of objects that never change."""
+
 _SYMBOLIC = frozenset({"symengine", "symforce", "sympy"})
 _STANDARD = frozenset(
-    {"abc", "collections", "dataclasses", "enum", "functools", "itertools", "math", "typing"}
+    (
+        *("abc", "collections", "dataclasses", "enum", "functools", "itertools", "math"),
+        *("reprlib", "typing"),
+    )
 )
 """Modules of Python whose functions depend on their arguments alone."""
 

@@ -189,12 +189,11 @@ def evaluated(user: UserFunction, what: str, annotation: Any) -> Any:
     """An annotation as an object, if it is text still."""
     if get_origin(annotation) is Annotated and isinstance(annotation.__origin__, ForwardRef):
         named = evaluated(user, what, annotation.__origin__)
-        try:
-            return Annotated[(named, *annotation.__metadata__)]
-        except (AttributeError, TypeError) as error:
+        if not (isinstance(named, type) or get_origin(named) is Annotated):
             raise user.error(
                 f"{user.title}, {what} ({user.location}): {named!r} is not a storage type"
-            ) from error
+            )
+        return Annotated[(named, *annotation.__metadata__)]
     if isinstance(annotation, ForwardRef):
         annotation = annotation.__forward_arg__
     if not isinstance(annotation, str):

@@ -203,7 +203,7 @@ def test_cupy_whose_folder_cannot_be_made(
             import_cupy()
     assert os.environ["CUPY_CACHE_DIR"] == folder
     assert os.environ["CUPY_CACHE_IN_MEMORY"] == ("0" if is_usable else "1")
-    monkeypatch.delitem(sys.modules, "cupy")
+    del sys.modules["cupy"]
 
 
 @pytest.mark.parametrize(
