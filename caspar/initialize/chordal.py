@@ -58,7 +58,7 @@ def chordal(graph: PoseGraph) -> FloatArray:
         ("sqrt_information", graph.sqrt_information),
     ):
         _check_finite(name, array)
-    if graph.num_poses == 0:
+    if graph.num_poses == 0 or len(graph.index_a) == 0:
         return graph.poses.copy()
     dim = 2 if graph.kind is PoseGraphKind.SE2 else 3
     edges = _Edges(graph.index_a.astype(np.int64), graph.index_b.astype(np.int64))

@@ -196,7 +196,9 @@ def _cameras(numbers: _Numbers, count: int) -> tuple[Floats, NDArray[np.bool_]]:
         raise numbers.error(
             start + row * _CAMERA_NUMBERS + 3, f"the matrix of camera {row} is no rotation"
         )
-    poses = np.concatenate([Rotation.from_matrix(matrices).as_quat(), rows[:, 12:]], axis=1)
+    # SciPy 1.13 to 1.15 refuse no rotations at all
+    turns = Rotation.from_matrix(matrices).as_quat() if count > 0 else np.empty((0, 4))
+    poses = np.concatenate([turns, rows[:, 12:]], axis=1)
     poses[~is_registered, 4:] = 0.0
     return np.concatenate([poses, rows[:, :3]], axis=1), is_registered
 

@@ -93,7 +93,8 @@ import caspar, matplotlib.pyplot, scipy.spatial.transform
 caspar.Solver, caspar.BatchSolver
 for line in sys.stdin:
     script, arguments, written = json.loads(line)
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
         for number, path in enumerate(written, 1):
