@@ -33,7 +33,7 @@ demo: $(RUN_READY)  ## solve a bundle adjustment problem (BAL, 36,455 observatio
 	    --plot out/demo.png --out out/demo.txt $(ARGS)
 
 # Bytecode is kept, whatever the environment says: without it each worker and each child of a test
-# compiles all modules, which takes a tenth of a run.
+# compiles all modules.
 test: export PYTHONDONTWRITEBYTECODE :=
 
 # A worker for each core. Each begins with its share of the files, which have compiled kernels in

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 
 from caspar.errors import OptionError, meant
 
-if sys.version_info >= (3, 11):  # the other one takes a tenth of the import
+if sys.version_info >= (3, 11):  # the other module takes long to import
     from typing import Unpack as Unpack
 else:
     from typing_extensions import Unpack as Unpack

@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector leave alone what lives until the end; it takes a tenth of a run."""
+    """Let the garbage collector leave alone what lives until the end."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()

@@ -295,16 +295,9 @@ class HarnessBackend(CpuBackend):
 
         return Cholesky(size, outcome)
 
-    def plain_steps(
-        self,
-        decision: PlainDecision,
-        step: Sequence[LaunchSequence],
-        accept: LaunchSequence,
-        scalars: Sequence[Array],
-        diagonals: Sequence[Array],
-    ) -> "HarnessPlainSteps":
+    def plain_steps(self, *given: Any) -> "HarnessPlainSteps":
         """Take them by the kernel that decides on a device."""
-        return HarnessPlainSteps(decision, step, accept, scalars, diagonals)
+        return HarnessPlainSteps(*given)
 
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, outcome: Array | None = None

@@ -175,7 +175,6 @@ LAZY_MODULES = (
     "runtime/cuda/loop/repeat.py",
     "runtime/cuda/nccl.py",
     "runtime/nvidia/probe.py",
-    "runtime/nvidia/probe.py",
     "runtime/nvidia/toolkit.py",
     "rerun/logger.py",
     "solver/input/separate_parts.py",

@@ -245,7 +245,10 @@ class Residuals:
 
     def _without_terms(self, factor: TracedFactor) -> TracedFactor:
         """A factor without loss and weights; kept, as its key takes milliseconds."""
-        return self._bare.setdefault(factor.key, replace(factor, loss=None, terms=()))
+        bare = self._bare.get(factor.key)
+        if bare is None:
+            bare = self._bare[factor.key] = replace(factor, loss=None, terms=())
+        return bare
 
     @cached_property
     def _kernels(self) -> "InstanceKernels":

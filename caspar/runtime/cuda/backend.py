@@ -115,13 +115,12 @@ class CudaBackend(CudaIndexing):
         """A graph that the device repeats; its kernel is compiled meanwhile."""
         source = KernelSource("decide", decision.text, (), (BLOCK_SIZE,))
         kernel = self._compilation.begin(source, BLOCK_SIZE, is_settled=True)
-        launches = [
-            one
-            for part in step
-            if isinstance(part, CudaSequence)
-            for one in part.launches
-            if isinstance(one, CudaLaunch)
-        ]
+        launches: list[CudaLaunch] = []
+        for part in step:
+            assert isinstance(part, CudaSequence)
+            for one in part.launches:
+                assert isinstance(one, CudaLaunch)
+                launches.append(one)
         made = CudaPlainSteps(self.stream, kernel.result, decision, launches, accept)
         made.bind_again(scalars, diagonals)
         return made

@@ -62,9 +62,11 @@ class CudaPlainSteps:
     ) -> tuple[list[float], list[list[float]]] | None:
         """Take steps; None where CUDA makes no such graph."""
         if self._loop is None:
+            launches = [*self._step, self._decide()]
+            flag = self._numbers[STOP : STOP + 1]
             try:
-                self._loop = self._made()
-            except BackendError:
+                self._loop = graph_loop(self._stream, launches, flag, sizes=(1,))
+            except BackendError:  # the host finds the same bits, later
                 return None
         self._on_host.write(numbers)
         self._loop.run(min(max_steps, MOST_STEPS))
@@ -76,10 +78,8 @@ class CudaPlainSteps:
         places = range(first, first + ROW * int(found[COUNT]), ROW)
         return found[:first], [found[place : place + ROW] for place in places]
 
-    def _made(self) -> Loop:
+    def _decide(self) -> CudaLaunch:
         rows = self._numbers[self._num_numbers :]
         places = cupy.asarray(entry_addresses(self._diagonals) // _BYTES)
         values = (self._numbers, rows, _ALL_MEMORY, places, int(places.size), *self._scalars)
-        decide = CudaLaunch(self._kernel(), parameter_table(values), 1, values)
-        flag = self._numbers[STOP : STOP + 1]
-        return graph_loop(self._stream, [*self._step, decide], flag, sizes=(1,))
+        return CudaLaunch(self._kernel(), parameter_table(values), 1, values)
